@@ -1,0 +1,30 @@
+# The same targets everywhere: a laptop, CI, a release.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: setup demo check test clean
+
+$(BIN)/god-ray: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+setup: $(BIN)/god-ray
+
+demo: setup
+	$(BIN)/python examples/digits/make_data.py
+	rm -rf runs/demo
+	$(BIN)/god-ray train examples/digits/run.yaml --name demo --storage runs
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: setup
+	$(BIN)/pytest
+
+clean:
+	rm -rf $(VENV) runs build dist *.egg-info
