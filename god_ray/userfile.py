@@ -1,0 +1,231 @@
+"""A Python file of the user's: executing it by path, finding a function in it, blaming the right line.
+
+In: a path and a name. Out: the function. The file runs under a stable synthetic module name with its folder
+importable, and is pickled by value once Ray is there, so workers need no copy of it. Knows nothing of recipes
+or Ray's API. Failures are `RecipeError`s that name the user's file and line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import inspect
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from god_ray.errors import RecipeError
+
+# Modules that came out of users' folders, by folder: the file itself and the neighbours it imported.
+_loaded: dict[str, dict[str, ModuleType]] = {}
+
+
+@dataclass(frozen=True)
+class UserFile:
+    """Where a user's function came from; travels with it."""
+
+    path: str
+
+    @classmethod
+    def load(cls, path: str, name: str) -> tuple[UserFile, Callable[..., Any]]:
+        """Execute the file (again only if it changed) and take the function from it."""
+        file = cls(os.path.abspath(os.path.expanduser(path)))
+        module = file._module()
+        found = getattr(module, name, None)
+        if callable(found):
+            return file, found
+        raise RecipeError(
+            f"{file.path} has no function {name!r}"
+            if found is None
+            else f"{file.path}: {name} is not a function",
+            file._offer(module),
+            _did_you_mean(name, _functions(module)) or f"define it: def {name}(...):",
+        )
+
+    @property
+    def folder(self) -> str:
+        return os.path.dirname(self.path)
+
+    @property
+    def module_name(self) -> str:
+        """Stable for one path, and different for two files of the same name."""
+        stem = "".join(c if c.isalnum() else "_" for c in Path(self.path).stem)
+        return f"god_ray_user_{stem}_{hashlib.sha256(self.path.encode()).hexdigest()[:8]}"
+
+    def where(self, function: Callable[..., Any]) -> str:
+        code = getattr(function, "__code__", None)
+        return f"{self.path}:{code.co_firstlineno}" if code and code.co_filename == self.path else self.path
+
+    def check_arguments(self, function: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+        """Refuse a function that cannot be called with these positional arguments."""
+        try:
+            inspect.signature(function).bind(*arguments)
+        except TypeError as error:
+            name, wanted = getattr(function, "__name__", "it"), ", ".join(arguments)
+            raise RecipeError(
+                f"{self.where(function)}: {name} cannot be called as {name}({wanted})",
+                f"{error}.",
+                f"define it as def {name}({wanted}):",
+            ) from error
+
+    @contextmanager
+    def blame(self, doing: str, config: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """Turn whatever the user's code raises into a RecipeError that names their line."""
+        try:
+            yield
+        except RecipeError as error:
+            if "line" in error.data:
+                raise
+            place, data = self._place(error)
+            raise RecipeError(f"{place}: {error.what}", error.why, error.fix, **data) from error
+        except (Exception, SystemExit) as error:
+            place, data = self._place(error)
+            said = f"{type(error).__name__}: {error}".rstrip(": ")
+            source = linecache.getline(data["file"], data["line"]).strip()
+            raise RecipeError(
+                f"{place}: {said}",
+                f"Raised by {doing}" + (f", at: {source}" if source else "."),
+                _advice(error, config),
+                **data,
+            ) from error
+
+    def _module(self) -> ModuleType:
+        source = self._source()
+        stamp = hashlib.sha256(source).hexdigest()
+        known = sys.modules.get(self.module_name)
+        if known is not None and getattr(known, "__god_ray_stamp__", None) == stamp:
+            return known
+        self._enter_folder()
+        before = set(sys.modules)
+        module = self._execute(source)
+        module.__dict__["__god_ray_stamp__"] = stamp
+        mine = _loaded.setdefault(self.folder, {})
+        mine[self.module_name] = module
+        for name in set(sys.modules) - before:
+            if self._is_neighbour(sys.modules[name]):
+                mine[name] = sys.modules[name]
+        register_by_value()
+        return module
+
+    def _source(self) -> bytes:
+        try:
+            return Path(self.path).read_bytes()
+        except FileNotFoundError:
+            folder = Path(self.folder)
+            near = [p.name for p in folder.glob("*.py")] if folder.is_dir() else []
+            raise RecipeError(
+                f"{self.path} does not exist",
+                f"Python files there: {', '.join(sorted(near)) or 'none'}.",
+                _did_you_mean(os.path.basename(self.path), near) or "correct the path",
+            ) from None
+        except OSError as error:
+            raise RecipeError(
+                f"{self.path} cannot be read", f"{error.strerror}.", "name a readable Python file"
+            ) from error
+
+    def _execute(self, source: bytes) -> ModuleType:
+        """Like an import, but never from a stale .pyc and leaving none behind."""
+        spec = importlib.util.spec_from_file_location(self.module_name, self.path)
+        if spec is None:
+            raise RecipeError(
+                f"{self.path} is not a Python file", "Its name must end in .py.", "name a .py file"
+            )
+        module = importlib.util.module_from_spec(spec)
+        linecache.checkcache(self.path)
+        sys.modules[self.module_name] = (
+            module  # dataclasses and pickle look their module up while it executes
+        )
+        try:
+            with self.blame(f"importing {os.path.basename(self.path)}"):
+                exec(compile(source, self.path, "exec"), module.__dict__)
+        except RecipeError:
+            del sys.modules[self.module_name]
+            raise
+        return module
+
+    def _enter_folder(self) -> None:
+        """Make neighbours importable, and forget those of the same name from other users' folders."""
+        if self.folder in sys.path:
+            sys.path.remove(self.folder)
+        sys.path.insert(0, self.folder)
+        for folder, modules in _loaded.items():
+            if folder != self.folder:
+                for name, module in modules.items():
+                    if sys.modules.get(name) is module and self._hides(name):
+                        del sys.modules[name]
+
+    def _hides(self, name: str) -> bool:
+        top = os.path.join(self.folder, name.partition(".")[0])
+        return os.path.isfile(top + ".py") or os.path.isdir(top)
+
+    def _is_neighbour(self, module: ModuleType) -> bool:
+        origin = getattr(module, "__file__", None) or ""
+        return origin.startswith(self.folder + os.sep) and "site-packages" not in origin
+
+    def _place(self, error: BaseException) -> tuple[str, dict[str, Any]]:
+        """The innermost line of the user's own code, as text and as data."""
+        if isinstance(error, SyntaxError) and error.filename and error.lineno:
+            file, line = error.filename, error.lineno
+        else:
+            frames = [(f.filename, f.lineno or 1) for f in traceback.extract_tb(error.__traceback__)]
+            own = [f for f in frames if f[0].startswith(self.folder + os.sep) and "site-packages" not in f[0]]
+            file, line = own[-1] if own else (self.path, 1)
+        return f"{file}:{line}", {"file": file, "line": line}
+
+    def _offer(self, module: ModuleType) -> str:
+        return f"Functions defined there: {', '.join(_functions(module)) or 'none'}."
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive, (self.path,)
+
+
+def _arrive(path: str) -> UserFile:
+    """On the receiving side: late imports of neighbours work where the folder exists."""
+    file = UserFile(path)
+    if os.path.isdir(file.folder) and file.folder not in sys.path:
+        sys.path.insert(0, file.folder)
+    return file
+
+
+def register_by_value() -> None:
+    """Have Ray pickle users' modules by value. Called again by whoever starts Ray after files were loaded."""
+    pickler = sys.modules.get("ray.cloudpickle")
+    if pickler is None:
+        return
+    for modules in _loaded.values():
+        for name, module in modules.items():
+            if sys.modules.get(name) is module:
+                pickler.register_pickle_by_value(module)
+
+
+def _functions(module: ModuleType) -> list[str]:
+    own = vars(module).items()
+    return sorted(n for n, v in own if inspect.isfunction(v) and v.__module__ == module.__name__)
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def _advice(error: BaseException, config: Mapping[str, Any] | None) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"install {error.name} in this environment, or put {error.name}.py beside the recipe"
+    if isinstance(error, KeyError) and config is not None and error.args and error.args[0] not in config:
+        key = error.args[0]
+        known = ", ".join(map(str, config)) or "empty"
+        near = _did_you_mean(str(key), [str(k) for k in config])
+        return (
+            near or f"add {key} to config: in the spec (it is: {known}), or use config.get({key!r}, default)"
+        )
+    if isinstance(error, SystemExit):
+        return "a recipe is imported, not run: move what exits under `if __name__ == '__main__':`"
+    return "correct that line"
