@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 MAX_FRAGMENT_ROWS = 16_384
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Manifest:
-    """F fragments over `files`. Row r of fragment f is row offset[f] + r of its group, globally start[f] + r."""
+    """F fragments. Row r of fragment f is row offset[f] + r of its row group, and globally start[f] + r."""
 
     files: tuple[str, ...]
     """In source order."""
@@ -77,6 +77,9 @@ class Manifest:
         start = np.zeros(len(self.rows) + 1, dtype=np.int64)
         np.cumsum(self.rows, out=start[1:])
         return start
+
+    def __repr__(self) -> str:
+        return f"Manifest({len(self.files)} files, {self.num_fragments} fragments, {self.num_rows} rows)"
 
     @property
     def num_rows(self) -> int:
