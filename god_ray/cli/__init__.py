@@ -1,8 +1,8 @@
 """The command line: one file per command, and the one place where an error becomes an exit code.
 
-In: argv. Out: data and ids on stdout, prose on stderr, an exit code of `god_ray/cli/exits.py`. Must load neither
-torch nor ray before a command needs them: command files import typer and the standard library only, the rest
-inside their functions.
+In: argv. Out: data and ids on stdout, prose on stderr, an exit code of `god_ray/cli/exits.py`. Must load
+neither torch nor ray before a command needs them: command files import typer and the standard library only,
+the rest inside their functions.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ app.command("exit-code", rich_help_panel=LOOK)(exit_code.exit_code)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; returns the exit code. Never shows a traceback unless god_ray itself is at fault."""
+    """Run the command line and return the exit code. A traceback means that god_ray itself is at fault."""
     try:
         app(args=argv, prog_name="god-ray")
     except (

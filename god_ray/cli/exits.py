@@ -1,7 +1,7 @@
 """The exit codes: one table that the command line, `god-ray exit-code` and docs/exit-codes.md all read.
 
 In: nothing. Out: a code's name, meaning and help page. Each error class says which code it ends in
-(`god_ray/errors.py`). `python -m god_ray.cli.exits > docs/exit-codes.md` renews the page; a test compares them.
+(`god_ray/errors.py`). A test compares the page with `markdown()` and says how to renew it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SUCCEEDED = Exit(
     "succeeded",
     "The command did what it was asked.",
     """
-For `train` and `resume`: the run made every update it was planned to make (or `stop_when` ended it), and its last
-checkpoint is written and verified. For `verify`: every check held. For a command that only looks: it found what was
-asked for.
+For `train` and `resume`: the run made every update it was planned to make (or `stop_when` ended
+it), and its last checkpoint is written and verified. For `verify`: every check held. For a command
+that only looks: it found what was asked for.
 """,
 )
 BUG = Exit(
@@ -33,8 +33,8 @@ BUG = Exit(
     "god_ray itself is at fault.",
     """
 An invariant broke, or an error came up that nobody foresaw. The traceback is on stderr, followed by
-"this is a bug in god_ray". Please report it with that text. A run that was going on keeps its checkpoints:
-`god-ray resume RUN` goes on from the newest intact one.
+"this is a bug in god_ray". Please report it with that text. A run that was going on keeps its
+checkpoints: `god-ray resume RUN` goes on from the newest intact one.
 """,
 )
 USAGE = Exit(
@@ -42,9 +42,10 @@ USAGE = Exit(
     "usage",
     "The command line, the spec, the recipe or the data is at fault; nothing was started.",
     """
-stderr says what is wrong with which value, why, and what to change; all faults of a spec are listed at once, each
-with file and line. The same code when a name is taken, or when `resume` refuses because the spec, the data or the
-numeric fingerprint differ from the run's. Correct it and repeat the command.
+stderr says what is wrong with which value, why, and what to change; all faults of a spec are listed
+at once, each with file and line. The same code when a name is taken, or when `resume` refuses
+because the spec, the data or the numeric fingerprint differ from the run's. Correct it and repeat
+the command.
 """,
 )
 FAILED = Exit(
@@ -52,10 +53,10 @@ FAILED = Exit(
     "failed",
     "The run ended without a result, or what was read is damaged.",
     """
-The first cause is on stderr and in `god-ray status RUN`. For `train`: the recipe raised while training, failures
-used up `failures.max`, or a check that guards the result (audit, fingerprint, rows, ledger) did not hold. For
-`verify`: a named difference. For `export`: the checkpoint is damaged. After removing the cause:
-`god-ray resume RUN`.
+The first cause is on stderr and in `god-ray status RUN`. For `train`: the recipe raised while
+training, failures used up `failures.max`, or a check that guards the result (audit, fingerprint,
+rows, ledger) did not hold. For `verify`: a named difference. For `export`: the checkpoint is
+damaged. After removing the cause: `god-ray resume RUN`.
 """,
 )
 NOT_FINISHED = Exit(
@@ -63,8 +64,9 @@ NOT_FINISHED = Exit(
     "not finished",
     "The run has not reached a final state.",
     """
-It is queued, training, recovering or paused, or its driver died without writing a final state. `god-ray status RUN`
-tells them apart. Wait, or `god-ray resume RUN` if nothing is driving it any more.
+It is queued, training, recovering or paused, or its driver died without writing a final state.
+`god-ray status RUN` tells them apart. Wait, or `god-ray resume RUN` if nothing is driving it any
+more.
 """,
 )
 NOT_FOUND = Exit(
@@ -72,8 +74,8 @@ NOT_FOUND = Exit(
     "not found",
     "There is no such run, step or checkpoint.",
     """
-A run is a name under `--storage` (default ./runs, or GOD_RAY_STORAGE), or the path of its folder. `god-ray ls` lists
-the names there.
+A run is a name under `--storage` (default ./runs, or GOD_RAY_STORAGE), or the path of its folder.
+`god-ray ls` lists the names there.
 """,
 )
 STOPPED = Exit(
@@ -81,8 +83,8 @@ STOPPED = Exit(
     "stopped",
     "The run was stopped on request, after a checkpoint.",
     """
-By Ctrl-C (once: checkpoint at the next step boundary, then stop) or by a stop command. Nothing is lost:
-`god-ray resume RUN` goes on at the same step.
+By Ctrl-C (once: checkpoint at the next step boundary, then stop) or by a stop command. Nothing is
+lost: `god-ray resume RUN` goes on at the same step.
 """,
 )
 INTERRUPTED = Exit(
@@ -90,8 +92,8 @@ INTERRUPTED = Exit(
     "interrupted",
     "Ctrl-C ended the command at once.",
     """
-A command that only looks ends like this at the first Ctrl-C, `train` at the second: without a new checkpoint.
-`god-ray resume RUN` replays the steps since the newest one.
+A command that only looks ends like this at the first Ctrl-C, `train` at the second: without a new
+checkpoint. `god-ray resume RUN` replays the steps since the newest one.
 """,
 )
 
@@ -104,7 +106,7 @@ def markdown() -> str:
     lines = [
         "# Exit codes",
         "",
-        "Generated by `python -m god_ray.cli.exits`. `god-ray exit-code N` prints one page.",
+        "Generated from god_ray/cli/exits.py. `god-ray exit-code N` prints one page.",
         "",
     ]
     lines += ["| code | name | meaning |", "|---:|---|---|"]
@@ -112,7 +114,3 @@ def markdown() -> str:
     for item in EXITS:
         lines += ["", f"## {item.code}: {item.name}", "", item.meaning, "", item.page.strip()]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(markdown(), end="")

@@ -18,6 +18,7 @@ def init(
         typer.Argument(help="A Parquet file, or a folder of them; without it, templates to fill in."),
     ] = None,
     folder: Annotated[Path, typer.Option("--dir", help="Where to write.")] = Path("."),
+    label: Annotated[str | None, typer.Option(help="The column to predict, if the guess is wrong.")] = None,
 ) -> None:
     """Write a recipe.py and a run.yaml to start from."""
     from god_ray.cli.starter import columns, templates
@@ -34,7 +35,7 @@ def init(
     if data is None:
         texts, notes = templates.blank(), []
     else:
-        table = columns.look_at(data)
+        table = columns.look_at(data, label)
         texts, notes = templates.filled(table, folder), table.notes
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in targets.items():
