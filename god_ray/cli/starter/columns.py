@@ -216,7 +216,7 @@ def _describe_label(look: Look, values: Any) -> None:
     if isinstance(values, list):
         look.classes = sorted(set(values))
         look.notes.append(
-            f"task: classification, {len(look.classes)} classes; recipe.encode numbers the texts"
+            f"task: classification, {len(look.classes)} classes; recipe.py:encode numbers the texts"
         )
         return
     if values.ndim > 1:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import textwrap
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
@@ -25,11 +24,10 @@ RECIPE = Template('''\
 Written by `god-ray init`, yours to change. god_ray calls build(config) with the `config:` of run.yaml.
 """
 
+import god_ray
 import torch
 from torch import nn
 from torch.nn import functional
-
-import god_ray
 
 # The input columns: (numbers per row, mean, standard deviation)$measured.
 COLUMNS = {
@@ -156,15 +154,15 @@ checkpoint:  # the state, saved in the run's folder
 
 def filled(look: Look, folder: Path) -> dict[str, str]:
     """Both files, for data that was looked at; `folder` is where they will lie."""
-    classes = look.classes
+    kind = "classification" if look.classes else "regression"
     return {
         "recipe.py": RECIPE.substitute(
-            title=f"Predict {look.label} with a small network: {'classification' if classes else 'regression'}.",
+            title=f"Predict {look.label} with a small network: {kind}.",
             measured=f", measured on {look.sampled} rows",
             columns=_columns(look),
             label=_text(look.label),
             constants=_constants(look),
-            outputs="len(CLASSES)" if classes else "1",
+            outputs="len(CLASSES)" if look.classes else "1",
             task=_task(look),
         ),
         "run.yaml": SPEC.substitute(
@@ -215,11 +213,8 @@ def _constants(look: Look) -> str:
         return f"LABEL_MEAN, LABEL_STD = {look.label_mean!r}, {look.label_std!r}"
     if not _encoded(look):
         return f"CLASSES = range({len(classes)})"
-    values = ", ".join(_text(v) if isinstance(v, str) else str(v) for v in classes)
-    wrapped = textwrap.fill(
-        values, 100, initial_indent="    ", subsequent_indent="    ", break_long_words=False
-    )
-    return f"CLASSES = [  # the label's values, in the order of their class numbers\n{wrapped},\n]"
+    lines = "".join(f"    {_text(v) if isinstance(v, str) else v},\n" for v in classes)
+    return f"CLASSES = [  # the label's values, in the order of their class numbers\n{lines}]"
 
 
 def _task(look: Look) -> str:
