@@ -1,0 +1,92 @@
+"""The kinds of value a spec holds: what each accepts, and the words for it in errors and in docs/spec.md.
+
+In: what YAML or Python gave. Out: the same value, or a refusal that `check.py` turns into a `Problem`. A kind
+carries one `Says`, so the rule that is printed and the rule that is documented cannot differ. Knows no key of
+the spec.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Lt, MinLen
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Section(BaseModel):
+    """A part of the spec: no unknown keys, no silent conversions, no changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Says:
+    """The words that complete "must be ..." for one kind of value, and a value to write instead."""
+
+    rule: str
+    example: str
+
+
+def _whole(value: Any) -> Any:
+    """`1e3` is a float to YAML; where a whole number is asked for it means 1000."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else list(value) if isinstance(value, tuple) else value
+
+
+def _named(value: str) -> str:
+    if not NAME.fullmatch(value) or ".." in value:
+        raise ValueError
+    return value
+
+
+def _distinct(value: list[str]) -> list[str]:
+    if len(set(value)) != len(value):
+        raise ValueError
+    return value
+
+
+def _every(value: Any) -> Any:
+    value = _whole(value)
+    if value == "epoch" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError
+
+
+_Whole = Annotated[int, BeforeValidator(_whole)]
+_Text = Annotated[str, MinLen(1)]
+
+Positive = Annotated[_Whole, Ge(1), Says("a whole number, 1 or more", "1")]
+AtLeast2 = Annotated[_Whole, Ge(2), Says("a whole number, 2 or more", "3")]
+NotNegative = Annotated[_Whole, Ge(0), Says("a whole number, 0 or more", "0")]
+Seed = Annotated[_Whole, Ge(0), Lt(2**63), Says("a whole number from 0 to 2^63 - 1", "0")]
+Above0 = Annotated[float, Gt(0), Says("a number above 0", "1.0")]
+From0 = Annotated[float, Ge(0), Says("a number, 0 or more", "0")]
+Text = Annotated[_Text, Says("text", '"..."')]
+Name = Annotated[
+    str,
+    AfterValidator(_named),
+    Says("1 to 100 letters, digits, `.`, `_` or `-`, the first a letter or digit, without `..`", "digits-1"),
+]
+Texts = Annotated[
+    list[_Text],
+    BeforeValidator(_listed),
+    MinLen(1),
+    Says("text or a list of texts, at least one", "train.parquet"),
+]
+Columns = Annotated[
+    list[_Text],
+    MinLen(1),
+    AfterValidator(_distinct),
+    Says("a list of different column names", "[pixels, label]"),
+]
+Flag = Annotated[bool, Says("true or false", "false")]
+Every = Annotated[
+    Any, BeforeValidator(_every), Says("`epoch` or a whole number of steps, 1 or more", "epoch")
+]
