@@ -1,6 +1,6 @@
 """How long it takes to plan a million fragments with 10^10 rows, and how much memory; prints one table.
 
-Run: python bench/plan.py [FRAGMENTS]. Times are the best of 3 runs; memory is a traced run of its own (tracing slows it).
+Run: python bench/plan.py [FRAGMENTS]. Times are the best of 3 runs; memory is from a traced run of its own.
 Goal: manifest + plan + epoch + a lane's windows from a position in <= 1 s and <= 200 MB.
 """
 
