@@ -4,7 +4,7 @@ from itertools import combinations, pairwise
 from math import ceil, log2
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from god_ray.plan import split, subtrees, worker_lanes
@@ -77,6 +77,7 @@ def test_subtrees_are_the_maximal_nodes_inside_the_range(lanes: int) -> None:
         assert set(subtrees(lo, hi, lanes)) == inside - covered
 
 
+@settings(deadline=None)
 @given(st.integers(1, 64).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(1, max(n - 1, 1))))))
 def test_any_contiguous_split_makes_the_same_additions(drawn: tuple[int, set[int]]) -> None:
     """Law 2's core: each sums its subtrees, all finish the tree, and always as one process would."""
@@ -108,6 +109,7 @@ def test_ranges_of_known_sizes(lanes: int, workers: int, ranges: list[Range]) ->
     assert worker_lanes(lanes, workers) == ranges
 
 
+@settings(deadline=None)
 @given(lanes_and_workers)
 def test_ranges_cover_and_are_balanced(drawn: tuple[int, int]) -> None:
     lanes, workers = drawn
@@ -120,6 +122,7 @@ def test_ranges_cover_and_are_balanced(drawn: tuple[int, int]) -> None:
     assert max(sizes) <= ceil(lanes / workers) + 1
 
 
+@settings(deadline=None)
 @given(lanes_and_workers)
 def test_uneven_ranges_always_buy_shorter_messages(drawn: tuple[int, int]) -> None:
     """Against the textbook split: no longer message, and one lane more only for a shorter one."""
@@ -132,6 +135,7 @@ def test_uneven_ranges_always_buy_shorter_messages(drawn: tuple[int, int]) -> No
     assert cost(worker_lanes(lanes, workers)) <= cost(even)
 
 
+@settings(deadline=None)
 @given(
     lanes_and_workers.filter(lambda drawn: drawn[0] & (drawn[0] - 1) == 0 and drawn[1] & (drawn[1] - 1) == 0)
 )

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from god_ray.plan import MAX_FRAGMENT_ROWS, Manifest
@@ -36,6 +36,7 @@ def test_groups_of_ten_rows_beside_one_of_a_million() -> None:
     assert manifest.rows[[0, 62, 63]].tolist() == [10, 1_000_000 - 61 * 16_384, 10]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 100_000)), max_size=20))
 def test_fragments_tile_their_groups_in_source_order(groups: list[tuple[int, int, int]]) -> None:
     manifest = Manifest.build(["a", "b", "c"], groups, "")

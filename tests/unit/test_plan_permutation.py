@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from god_ray.plan.permutation import permutation
@@ -13,6 +13,7 @@ from god_ray.plan.permutation import permutation
 keys = st.lists(st.integers(0, 2**64), min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 3000), keys)
 def test_it_is_the_order_of_the_words(length: int, key: list[int]) -> None:
     """By the definition, in plain integers: sorted by the word's high bits, ties by number."""
