@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from safetensors import SafetensorError
 
@@ -51,6 +51,7 @@ class CheckpointStore:
     def __init__(self, root: Path, attempt: int, run: str = "") -> None:
         self.root, self.attempt, self.run = Path(root), attempt, run
         self._writing: Path | None = None
+        self._saved: int | None = None
 
     def path(self, step: int) -> Path:
         return self.root / f"step-{step:08d}"
@@ -71,18 +72,16 @@ class CheckpointStore:
                 self._expose(work, final)
         except (OSError, SafetensorError) as error:
             raise _unwritten(final, snapshot.num_bytes, error) from error
+        else:
+            self._saved = step
         finally:
             shutil.rmtree(work, ignore_errors=True)
             self._writing = None
         return final
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that look complete (a manifest is there) and are this run's, ascending."""
-        return [
-            step
-            for step, path in self._folders()
-            if (path / Manifest.NAME).is_file() and not self._foreign(path)
-        ]
+        """Steps of this run's checkpoints, ascending: those with a sound manifest. Reads no other file."""
+        return [step for step, path in self._folders() if self._sound(path) is not None]
 
     def meta(self, step: int) -> dict[str, Any]:
         """What `write` was told about it, from the manifest alone."""
@@ -132,13 +131,16 @@ class CheckpointStore:
         if keep < 1:
             raise Bug(f"prune(keep={keep})", "the newest checkpoint must stay", "pass keep >= 1")
         self._sweep()
-        own = [(step, path) for step, path in self._folders() if not self._foreign(path)]
-        whole = [step for step, path in own if self._fault_by_size(path) is None]
+        looks = [(step, path, self._look(path)) for step, path in self._folders()]
+        whole = [step for step, _, look in looks if look == "whole"]
         if not whole:
             return []
         oldest_kept = whole[-keep:][0]
+        protected = protect | {self._saved}  # even behind higher numbers: this is where the run is
         return [
-            step for step, path in own if step < oldest_kept and step not in protect and self._remove(path)
+            step
+            for step, path, look in looks
+            if look != "foreign" and step < oldest_kept and step not in protected and self._remove(path)
         ]
 
     def verify(self) -> list[str]:
@@ -162,11 +164,29 @@ class CheckpointStore:
         matches = ((_FOLDER.fullmatch(name), self.root / name) for name in names)
         return sorted((int(match[1]), path) for match, path in matches if match and path.is_dir())
 
-    def _foreign(self, path: Path) -> bool:
+    def _sound(self, path: Path) -> Manifest | None:
+        """Its manifest, if that is unaltered and this run's."""
         try:
-            return bool(self.run) and Manifest.read(path).run not in ("", self.run)
+            manifest = Manifest.read(path)
         except (NotIntact, OtherFormat):
-            return False  # cannot say whose it is, so it is treated as ours and named
+            return None
+        return manifest if self._ours(manifest) else None
+
+    def _ours(self, manifest: Manifest) -> bool:
+        return not self.run or manifest.run in ("", self.run)
+
+    def _look(self, path: Path) -> Literal["whole", "damaged", "foreign"]:
+        """At a glance, without reading tensors. One of another format is foreign: not ours to judge."""
+        try:
+            manifest = Manifest.read(path)
+            if not self._ours(manifest):
+                return "foreign"
+            manifest.check_sizes(path)
+        except NotIntact:
+            return "damaged"
+        except OtherFormat:
+            return "foreign"
+        return "whole"
 
     def _load(self, step: int) -> tuple[Snapshot, dict[str, Any]]:
         from safetensors.torch import load_file
@@ -175,7 +195,7 @@ class CheckpointStore:
 
         path = self.path(step)
         manifest = Manifest.read(path)
-        if self.run and manifest.run not in ("", self.run):
+        if not self._ours(manifest):
             raise NotIntact(f"belongs to another run ({manifest.run})")
         if manifest.step != step:
             raise NotIntact(f"the folder is named for step {step}, its manifest says {manifest.step}")
@@ -189,13 +209,6 @@ class CheckpointStore:
         if snapshot.digest() != manifest.digest:
             raise NotIntact(f"its digest is {snapshot.digest()}, its manifest says {manifest.digest}")
         return snapshot, _meta(manifest)
-
-    def _fault_by_size(self, path: Path) -> str | None:
-        try:
-            Manifest.read(path).check_sizes(path)
-        except (NotIntact, OtherFormat) as fault:
-            return str(fault)
-        return None
 
     def _has(self, step: int, digest: str) -> bool:
         path = self.path(step)

@@ -75,8 +75,16 @@ class Ledger:
         return "same"
 
     def sync(self) -> None:
-        """Make all lines durable. Call it before a checkpoint becomes visible: that must not outlive them."""
-        os.fsync(self._live)
+        """Make all lines durable. Call it before a checkpoint becomes visible: that must not outlive them.
+
+        From any thread: it opens the file itself, so `seal` cannot close it underneath.
+        """
+        try:
+            handle = os.open(self.folder / lines.LIVE, os.O_RDWR)
+        except FileNotFoundError:
+            return  # being sealed this moment, which syncs too
+        os.fsync(handle)
+        os.close(handle)
 
     def seal(self) -> None:
         """Close the live part as an immutable segment, "<first>-<last>.jsonl"."""
