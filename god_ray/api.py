@@ -1,0 +1,161 @@
+"""The Python front door: `god_ray.train(spec) -> Result`, and what the commands `train` and `resume` call.
+
+In: a spec (path or mapping) and overrides. Out: a `Result`. Checks everything before anything is created. Must not
+print: progress is the caller's business (`watch`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from time import strftime, time
+from typing import TYPE_CHECKING, Any
+
+from god_ray.errors import GodRayError, ResumeRefused
+from god_ray.runtime.run_folder import RunFolder
+from god_ray.spec import LoadedSpec, load, resolved_yaml
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from god_ray.runtime.assignment import Assignment
+
+Watch = Callable[[RunFolder, int], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended. `metrics` are those of its last evaluation; `failure` is the first cause of FAILED."""
+
+    name: str
+    state: str
+    reason: str
+    step: int
+    metrics: dict[str, Any]
+    digest: str
+    folder: Path
+    checkpoint: Any = None
+    """The last durable checkpoint, as `ray.train.Checkpoint`; None after a run in one process."""
+    failure: GodRayError | None = None
+
+    def load_model(self) -> nn.Module:
+        """The recipe's model with the last checkpoint's weights, in evaluation mode."""
+        from god_ray.runtime.model import load_model
+
+        return load_model(RunFolder(self.folder))
+
+
+def train(
+    spec: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    debug: bool = False,
+    watch: Watch | None = None,
+    overrides: tuple[str, ...] = (),
+    **fields: Any,
+) -> Result:
+    """Train a new run to its end. Raises UserError before anything is created; a run that fails is a Result."""
+    loaded = load(spec, overrides, **fields)
+    name = loaded.spec.name or f"{strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    storage = Path(loaded.spec.storage)
+    assignment = _prepare(loaded, storage / name, debug)
+    folder = RunFolder.create(storage, name)
+    (folder.path / "spec.yaml").write_text(resolved_yaml(loaded))
+    plan = assignment.plan()
+    folder.update(
+        id=secrets.token_hex(8),
+        name=name,
+        state="QUEUED",
+        reason="created",
+        spec=json.loads(assignment.spec.model_dump_json()),
+        data_fingerprint=assignment.train.manifest.fingerprint,
+        eval_fingerprint=assignment.evaluation.manifest.fingerprint if assignment.evaluation else None,
+        num_rows=plan.manifest.num_rows,
+        num_steps=assignment.num_steps,
+        steps_per_epoch=plan.steps_per_epoch,
+        created_at=round(time(), 3),
+        started_at=round(time(), 3),
+    )
+    return _drive(assignment, folder, assignment.spec.workers.initial, debug, watch)
+
+
+def resume(
+    run: str,
+    storage: Path,
+    *,
+    workers: int | None = None,
+    debug: bool = False,
+    watch: Watch | None = None,
+) -> Result:
+    """Go on with a stopped, failed or killed run. Raises RunNotFound or ResumeRefused."""
+    folder = RunFolder.find(run, storage)
+    record = folder.read()
+    loaded = load(folder.path / "spec.yaml")
+    assignment = _prepare(loaded, folder.path, debug)
+    _require_same_data(record, assignment)
+    shuffle = record["spec"]["data"]["shuffle"]
+    data = assignment.spec.data.model_copy(update={"shuffle": shuffle})
+    spec = assignment.spec.model_copy(update={"data": data})
+    assignment = assignment.with_spec(spec)
+    last = (record.get("attempts") or [{"workers": spec.workers.initial}])[-1]["workers"]
+    return _drive(assignment, folder, workers or last, debug, watch)
+
+
+def _prepare(loaded: LoadedSpec, folder: Path, debug: bool) -> Assignment:
+    from god_ray.runtime.assignment import prepare
+
+    assignment = prepare(loaded, folder)
+    if debug:
+        data = assignment.spec.data.model_copy(update={"reader": "direct"})
+        assignment = assignment.with_spec(assignment.spec.model_copy(update={"data": data}))
+    return assignment
+
+
+def _require_same_data(record: Mapping[str, Any], assignment: Assignment) -> None:
+    manifest = assignment.train.manifest
+    if manifest.fingerprint == record["data_fingerprint"]:
+        return
+    grown = manifest.num_rows > int(record["num_rows"])
+    raise ResumeRefused(
+        f"the data of run {record['name']} has changed: {record['num_rows']} rows then, {manifest.num_rows} now.",
+        "A resumed run must see every row of every epoch exactly once, in the order it began with.",
+        "start a new run on the grown data with init_from: this run's folder."
+        if grown
+        else "put the files back as they were, or start a new run.",
+    )
+
+
+def _drive(
+    assignment: Assignment, folder: RunFolder, workers: int, debug: bool, watch: Watch | None
+) -> Result:
+    from god_ray.runtime.cluster import connected
+    from god_ray.runtime.driver import drive
+
+    with folder.drive():
+        watching = watch(folder, assignment.num_steps) if watch else nullcontext()
+        if debug:
+            from god_ray.runtime.inline import fit as fit_inline
+
+            with watching:
+                ended = drive(assignment, folder, 1, fit_inline)
+        else:
+            with watching, connected(assignment.spec):
+                from god_ray.runtime.trainer import fit
+
+                ended = drive(assignment, folder, workers, fit)
+    outcome = ended.outcome
+    return Result(
+        name=folder.name,
+        state=ended.state,
+        reason=ended.reason,
+        step=int(outcome.get("step", 0)),
+        metrics=dict(outcome.get("metrics", {})),
+        digest=str(outcome.get("digest", "")),
+        folder=folder.path,
+        checkpoint=ended.checkpoint,
+        failure=ended.failure,
+    )

@@ -1,0 +1,207 @@
+"""A worker's life from a cursor to an outcome: step, publish the step before, evaluate, save, obey.
+
+A step is committed when the optimizer has stepped, and published (ledger, checkpoint, report) when the next
+exchange has completed, because then every worker has committed it. In: a `Step`, policies and ports. Out: `Outcome`.
+All decisions come out of notes that every worker has, so all decide alike. Must not know Ray or files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic, time
+from typing import Any
+
+from god_ray.checkpoint.state import TrainState, capture, digest
+from god_ray.errors import AuditMismatch
+from god_ray.loop.evaluate import Evaluation
+from god_ray.loop.ports import Checkpoints, Control, Journal, Reporter
+from god_ray.loop.step import Step, Told
+from god_ray.loop.stopping import Best
+from god_ray.plan import Cursor, DataPlan
+from god_ray.sync.exchange import Reduced
+from god_ray.sync.group import Group
+
+STOP, RESIZE = 1, 2
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When things happen. Counts are steps; None means never."""
+
+    num_steps: int
+    digest_every: int
+    eval_every: int | None
+    """None: at each end of an epoch."""
+    checkpoint_every: int | None
+    checkpoint_every_s: float | None
+    seed: int
+    mixed: bool
+    generation: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`kind`: "succeeded", "stopped" or "resize" (then `workers` says to how many)."""
+
+    kind: str
+    reason: str
+    step: int
+    digest: str
+    metrics: dict[str, Any] = field(default_factory=dict)
+    workers: int = 0
+
+
+class Loop:
+    def __init__(
+        self,
+        policy: Policy,
+        step: Step,
+        state: TrainState,
+        group: Group,
+        evaluation: Evaluation | None,
+        stop_when: Best | None,
+        keep_best: Best | None,
+        journal: Journal,
+        checkpoints: Checkpoints,
+        control: Control,
+        reporter: Reporter,
+    ) -> None:
+        self.policy, self.step, self.state, self.group = policy, step, state, group
+        self.evaluation, self.stop_when, self.keep_best = evaluation, stop_when, keep_best
+        self.journal, self.checkpoints, self.control, self.reporter = journal, checkpoints, control, reporter
+        self.plan: DataPlan = step.plan
+        self.pending: dict[str, Any] | None = None
+        self.metrics: dict[str, Any] = {}
+        self.digest = ""
+        self.told = Told()
+        self.saved_at = monotonic()
+        self.reported = 0
+
+    def run(self, cursor: Cursor) -> Outcome:
+        """Train from `cursor` to the last step, an early stop or a command."""
+        lo, hi = self.step.lo, self.step.hi
+        self.step.feed.start(cursor, range(lo, hi))
+        while cursor.step < self.policy.num_steps:
+            if not cursor.step_in_epoch:
+                self.step.feed.start(cursor, range(lo, hi))
+            self._ask()
+            reduced, record = self.step.run(cursor, self.told)
+            self._publish()
+            self._report(reduced)
+            cursor = self.plan.cursor_at(cursor.step + 1)
+            self.pending = record
+            outcome = self._boundary(cursor, reduced)
+            if outcome is not None:
+                return self._close(outcome)
+        return self._close(self._outcome("succeeded", "all steps done", cursor))
+
+    def _ask(self) -> None:
+        """What this worker tells the others in the next step."""
+        request = self.control.poll()
+        told = self.told = Told(digest=self._short_digest())
+        if request is not None:
+            told.request, told.workers = (STOP if request.kind == "stop" else RESIZE), request.workers
+        every_s = self.policy.checkpoint_every_s
+        told.due = int(every_s is not None and monotonic() - self.saved_at >= every_s)
+        told.written = self.checkpoints.written() or 0
+
+    def _boundary(self, cursor: Cursor, reduced: Reduced) -> Outcome | None:
+        """Everything that happens between two steps, decided from what all workers know."""
+        assert self.pending is not None
+        done, policy, request = cursor.step, self.policy, int(reduced.notes["request"].max())
+        last = done == policy.num_steps
+        better, outcome = False, None
+        if self._evaluation_due(cursor, last):
+            better = self._evaluate()
+            if self.stop_when is not None and self.stop_when.exhausted and not last:
+                reason = f"stop_when: {self.stop_when.metric} has not improved in {self.stop_when.patience} evaluations"
+                outcome = ("succeeded", reason)
+        if request and not last:
+            kind = "stopped" if request == STOP else "resize"
+            outcome = outcome or (kind, "asked to stop" if request == STOP else "asked to resize")
+        every = policy.checkpoint_every
+        save = last or outcome or better or bool(reduced.notes["due"].any()) or bool(every and done % every == 0)
+        if save or done % policy.digest_every == 0:
+            self.digest = self.pending["digest"] = digest(self.state.model, self.state.optimizer)
+        else:
+            self.digest = ""
+        if save:
+            self._save(cursor)
+        self.step.audit.plan_next(done)
+        if outcome is None:
+            return None
+        return self._outcome(outcome[0], outcome[1], cursor, int(reduced.notes["workers"].max()))
+
+    def _evaluation_due(self, cursor: Cursor, last: bool) -> bool:
+        if self.evaluation is None:
+            return False
+        every = self.policy.eval_every
+        return last or (cursor.step % every == 0 if every else cursor.step_in_epoch == 0)
+
+    def _evaluate(self) -> bool:
+        """Evaluate; True if a checkpoint must keep this state as the best so far."""
+        assert self.evaluation is not None and self.pending is not None
+        self.metrics = self.pending["eval"] = self.evaluation.run(self.policy.seed, self.policy.mixed)
+        if self.stop_when is not None:
+            self.stop_when.better(self.metrics)
+        return self.keep_best is not None and self.keep_best.better(self.metrics)
+
+    def _save(self, cursor: Cursor) -> None:
+        assert self.pending is not None
+        meta = {
+            "step": cursor.step,
+            "epoch": cursor.epoch,
+            "digest": self.digest,
+            "eval": self.pending.get("eval"),
+            "num_workers": self.group.size,
+            "generation": self.policy.generation,
+        }
+        self.state.extra = {
+            name: best.state()
+            for name, best in (("stop_when", self.stop_when), ("keep_best", self.keep_best))
+            if best is not None
+        }
+        snapshot: Callable[[], Any] = lambda: capture(self.state)  # noqa: E731
+        self.checkpoints.save(cursor.step, snapshot, meta)
+        self.saved_at = monotonic()
+
+    def _publish(self) -> None:
+        """Every worker has committed the pending step: now it may be seen."""
+        if self.pending is None:
+            return
+        record = self.pending | {"generation": self.policy.generation, "num_workers": self.group.size}
+        record["at"] = round(time(), 3)
+        self.journal.publish(record)
+        self.checkpoints.publish(record["step"])
+        self.pending = None
+
+    def _report(self, reduced: Reduced) -> None:
+        """All workers report the same checkpoint in the same step, once the leader has it on disk."""
+        written = int(reduced.notes["written"].max())
+        if written > self.reported:
+            self.reported = written
+            self.journal.seal()
+            self.reporter.report(written, self.metrics)
+
+    def _close(self, outcome: Outcome) -> Outcome:
+        """The last step has no next exchange: a barrier stands in for it."""
+        said = self.group.gather_bytes(json.dumps([outcome.step, outcome.digest]).encode())
+        if len(set(said)) > 1:
+            raise AuditMismatch("workers end in different states.", f"They hold {said}.")
+        self._publish()
+        self.checkpoints.drain()
+        self.group.barrier()
+        if outcome.step > self.reported:
+            self.journal.seal()
+            self.reporter.report(outcome.step, self.metrics)
+        self.step.feed.close()
+        return outcome
+
+    def _short_digest(self) -> int:
+        return int(self.digest[:16], 16) if self.digest else 0
+
+    def _outcome(self, kind: str, reason: str, cursor: Cursor, workers: int = 0) -> Outcome:
+        found = self.digest or digest(self.state.model, self.state.optimizer)
+        return Outcome(kind, reason, cursor.step, found, dict(self.metrics), workers)

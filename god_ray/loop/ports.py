@@ -1,0 +1,73 @@
+"""What the loop needs from the world, each as small as it can be.
+
+The runtime fills these: with files and Ray for the leader of a generation, with nothing for the other workers, with
+nothing but files for `--debug`. The loop therefore has no branch on rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from god_ray.checkpoint.state import Snapshot
+from god_ray.loop.request import Request
+from god_ray.plan import Cursor
+from god_ray.sync.exchange import LeafTensors, Reduced
+
+
+class LeafData(Protocol):
+    """One lane's rows of one step: `batch` by column, `rows` their global numbers (int64[n])."""
+
+    batch: dict[str, Tensor]
+    rows: Any
+
+
+class Feed(Protocol):
+    def start(self, cursor: Cursor, lanes: range) -> None: ...
+
+    def leaf(self, cursor: Cursor, lane: int) -> LeafData | None: ...
+
+    def close(self) -> None: ...
+
+
+class Exchange(Protocol):
+    ranges: list[tuple[int, int]]
+
+    def run(
+        self,
+        leaf: Callable[[int], LeafTensors | None],
+        take_notes: Callable[[Any], None],
+        rows: Sequence[int],
+    ) -> Reduced: ...
+
+
+class Journal(Protocol):
+    """The ledger. Only the leader's is real."""
+
+    def publish(self, record: Mapping[str, Any]) -> object: ...
+
+    def seal(self) -> None: ...
+
+
+class Checkpoints(Protocol):
+    """Durable state. `save` copies and returns; it is written after `publish(step)`, and `written` says so."""
+
+    def save(self, step: int, take: Callable[[], Snapshot], meta: Mapping[str, Any]) -> None: ...
+
+    def publish(self, step: int) -> None: ...
+
+    def written(self) -> int | None: ...
+
+    def drain(self) -> None: ...
+
+
+class Control(Protocol):
+    def poll(self) -> Request | None: ...
+
+
+class Reporter(Protocol):
+    """Tells the host of the run (Ray Train) about a durable checkpoint; every worker calls it for the same step."""
+
+    def report(self, step: int, metrics: Mapping[str, Any]) -> None: ...

@@ -1,0 +1,178 @@
+"""One optimizer update over one global batch.
+
+In: a cursor. Out: the record of the step that everyone agrees on. The state changes only after the exchange, by the
+same reduced gradient on every worker; whatever is wrong (rows, NaN, an audit) is seen by all of them before that.
+Must not know how workers come and go.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from god_ray.errors import RowsMismatch, RunFailed
+from god_ray.loop.audit import Audit
+from god_ray.loop.leaf import LeafResult, LeafRunner
+from god_ray.loop.ports import Exchange, Feed
+from god_ray.plan import Cursor, DataPlan, checksum, row_hash
+from god_ray.sync.exchange import LeafTensors, Reduced
+from god_ray.sync.fold import fold_floats
+
+
+@dataclass
+class Told:
+    """What this worker adds to its notes in the coming step, beside what it computed."""
+
+    request: int = 0
+    workers: int = 0
+    due: int = 0
+    written: int = 0
+    digest: int = 0
+
+
+class Step:
+    def __init__(
+        self,
+        plan: DataPlan,
+        feed: Feed,
+        runner: LeafRunner,
+        exchange: Exchange,
+        audit: Audit,
+        rank: int,
+        optimizer: Optimizer,
+        schedule: LRScheduler | None,
+        clip_norm: float | None,
+    ) -> None:
+        self.plan, self.feed, self.runner, self.exchange, self.audit = plan, feed, runner, exchange, audit
+        self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
+        self.lo, self.hi = exchange.ranges[rank]
+
+    def run(self, cursor: Cursor, told: Told) -> tuple[Reduced, dict[str, Any]]:
+        """Do step `cursor`. Returns every worker's notes and the ledger's record. Raises RunFailed, agreed by all."""
+        begin = perf_counter()
+        self.cursor, self.told = cursor, told
+        self.results: dict[int, LeafResult] = {}
+        self.num_rows, self.row_checksum, self.data_s = 0, 0, 0.0
+        rows = self.plan.leaf_rows(cursor.step_in_epoch)
+        reduced = self.exchange.run(self._leaf, self._take_notes, rows)
+        exchanged = perf_counter()
+        record = self._judge(reduced, rows)
+        record["grad_norm"] = self._apply(reduced, record["weight"], sum(rows))
+        end = perf_counter()
+        compute_s = self.computed - begin - self.data_s
+        record["timings"] = {
+            "data_s": round(self.data_s, 6),
+            "compute_s": round(compute_s, 6),
+            "exchange_s": round(exchanged - self.computed, 6),
+            "optimizer_s": round(end - exchanged, 6),
+        }
+        return reduced, record
+
+    def _leaf(self, lane: int) -> LeafTensors | None:
+        begin = perf_counter()
+        data = self.feed.leaf(self.cursor, lane)
+        self.data_s += perf_counter() - begin
+        if data is None:
+            return None
+        self.num_rows += len(data.rows)
+        self.row_checksum += checksum(row_hash(data.rows))
+        result = self.runner.run(self.cursor, lane, data)
+        self.results[lane] = result
+        if self.audit.due:
+            self.audit.note_own(lane, result)
+        return result.tensors
+
+    def _take_notes(self, notes: Any) -> None:
+        notes["step"], notes["rows"] = self.cursor.step, self.num_rows
+        notes["checksum"] = self.row_checksum & 0xFFFFFFFFFFFFFFFF
+        told = self.told
+        notes["request"], notes["workers"], notes["due"] = told.request, told.workers, told.due
+        notes["written"], notes["digest"] = told.written, told.digest
+        loss, weight = notes["loss"], notes["weight"]
+        for lane, result in self.results.items():
+            loss[lane - self.lo], weight[lane - self.lo] = result.loss, result.weight
+        buffers = self.runner.buffers
+        if buffers.templates or buffers.other_bytes:
+            notes["changed"], notes["first"] = buffers.changed, buffers.first
+        self.audit.take_notes(notes, self.cursor)
+        self.computed = perf_counter()
+
+    def _judge(self, reduced: Reduced, rows: Sequence[int]) -> dict[str, Any]:
+        """The record of this step; the same on every worker, and so is every failure."""
+        notes, cursor = reduced.notes, self.cursor
+        num_rows = int(notes["rows"].sum())
+        if num_rows != sum(rows) or (notes["step"] != cursor.step).any():
+            raise RowsMismatch(
+                f"step {cursor.step + 1} used {num_rows} rows at steps {notes['step'].tolist()}.",
+                f"The plan has {sum(rows)} rows for step {cursor.step}.",
+                "check whether the data set changed while the run was on: god-ray check SPEC.",
+            )
+        self.audit.compare(reduced, cursor)
+        losses = _present(reduced.lane_values("loss"), rows)
+        weight = fold_floats(_present(reduced.lane_values("weight"), rows)) or 0.0
+        loss = (fold_floats(losses) or 0.0) / weight if weight > 0 else math.nan
+        if not math.isfinite(loss):
+            self._refuse_loss(loss, losses, weight)
+        return {
+            "step": cursor.step + 1,
+            "epoch": cursor.epoch,
+            "step_in_epoch": cursor.step_in_epoch,
+            "num_rows": num_rows,
+            "row_checksum": str(int(notes["checksum"].sum(dtype=np.uint64))),
+            "loss": loss,
+            "weight": weight,
+            "lr": float(self.optimizer.param_groups[0]["lr"]),
+        }
+
+    def _refuse_loss(self, loss: float, losses: list[float | None], weight: float) -> None:
+        bad = [lane for lane, value in enumerate(losses) if value is not None and not math.isfinite(value)]
+        where = f"lanes {bad}" if bad else f"a total weight of {weight}"
+        raise RunFailed(
+            f"the loss is {loss} at step {self.cursor.step + 1} (epoch {self.cursor.epoch}), from {where}.",
+            "The step was not applied on any worker; checkpoints from before it are intact.",
+            "lower the learning rate, set clip_norm, or look for bad rows in this step.",
+        )
+
+    def _apply(self, reduced: Reduced, weight: float, num_rows: int) -> float | None:
+        parameters = self.runner.parameters
+        present = reduced.notes["present"].any(axis=0)
+        gradients: list[Tensor] = []
+        for parameter, gradient, there in zip(parameters, reduced.tensors, present.tolist()):
+            parameter.grad = gradient if there else None
+            if there:
+                gradients.append(gradient)
+        torch._foreach_div_(gradients, weight)
+        buffers = self.runner.buffers
+        if buffers.templates or buffers.other_bytes:
+            changed = reduced.notes["changed"].any(axis=0)
+            buffers.settle(reduced.tensors[len(parameters) :], changed, reduced.notes["first"][0], num_rows)
+        norm = self._clip(parameters)
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+        return norm
+
+    def _clip(self, parameters: list[Tensor]) -> float | None:
+        if self.clip_norm is None:
+            return None
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm))
+        if not math.isfinite(norm):
+            raise RunFailed(
+                f"the gradient norm is {norm} at step {self.cursor.step + 1} (epoch {self.cursor.epoch}).",
+                "The step was not applied on any worker; checkpoints from before it are intact.",
+                "look for divisions by zero or square roots of zero in the loss.",
+            )
+        return norm
+
+
+def _present(values: list[float], rows: Sequence[int]) -> list[float | None]:
+    return [value if count else None for value, count in zip(values, rows)]

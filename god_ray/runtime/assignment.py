@@ -1,0 +1,107 @@
+"""What a worker is told when it starts: everything that the run is a function of, and where it is kept.
+
+`prepare` makes it from a loaded spec: the data sets are opened (footers only), `auto` is decided, all that is wrong
+with spec, data and recipe comes out at once. Plain picklable data. Must not know which worker gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from god_ray.errors import UserError
+from god_ray.ingest.parquet import ParquetSource
+from god_ray.plan import DataPlan
+from god_ray.spec import LoadedSpec, RunSpec
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """`spec` has no `auto` left in it; `num_steps` counts optimizer updates from the very beginning."""
+
+    spec: RunSpec
+    folder: Path
+    train: ParquetSource
+    evaluation: ParquetSource | None
+    num_steps: int
+
+    def plan(self) -> DataPlan:
+        data = self.spec.data
+        shuffle: Literal["full", "window", "none"] = data.shuffle  # type: ignore[assignment]
+        return DataPlan(
+            self.train.manifest,
+            self.spec.batch_size,
+            self.spec.lanes,
+            self.spec.seed,
+            shuffle,
+            data.window,
+            data.min_leaf_rows,
+        )
+
+    def evaluation_plan(self) -> DataPlan | None:
+        """File order, every row once; leaves of about the training size, of one row if need be."""
+        if self.evaluation is None:
+            return None
+        manifest = self.evaluation.manifest
+        batch = min(self.spec.batch_size, manifest.num_rows)
+        return DataPlan(manifest, batch, self.spec.lanes, 0, "none", 1, 1)
+
+    def with_spec(self, spec: RunSpec) -> Assignment:
+        return replace(self, spec=spec)
+
+
+def prepare(loaded: LoadedSpec, folder: Path) -> Assignment:
+    """Open what the spec names. Raises SpecError, DataError or UserError, before anything is created."""
+    spec = loaded.spec
+    free = spec.data.preprocess is not None or _has_collate(spec)
+    train = ParquetSource.open(_paths(spec.data.train), spec.data.columns, allow_any=free)
+    evaluation = None
+    if spec.data.eval is not None:
+        evaluation = ParquetSource.open(_paths(spec.data.eval), spec.data.columns, allow_any=free)
+    _require_rows(spec, train, evaluation)
+    spec = _decide_shuffle(spec, train)
+    draft = Assignment(spec, folder, train, evaluation, 0)
+    steps = spec.steps or spec.epochs * draft.plan().steps_per_epoch  # type: ignore[operator]
+    return replace(draft, num_steps=steps)
+
+
+def _paths(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _has_collate(spec: RunSpec) -> bool:
+    from god_ray.loop.seeding import BUILD, seed_generators
+    from god_ray.recipe import load_recipe
+
+    seed_generators(BUILD, spec.seed)
+    return load_recipe(spec.recipe)(spec.config).collate is not None
+
+
+def _require_rows(spec: RunSpec, train: ParquetSource, evaluation: ParquetSource | None) -> None:
+    rows = train.manifest.num_rows
+    if rows < spec.batch_size:
+        raise UserError(
+            f"data.train has {rows} rows, batch_size is {spec.batch_size} (workers: {spec.workers.initial}, "
+            f"lanes: {spec.lanes}).",
+            "Every step but the last of an epoch uses exactly one global batch.",
+            f"set batch_size: {rows} or less." if rows else "point data.train at files that have rows.",
+        )
+    if evaluation is not None and evaluation.manifest.num_rows == 0:
+        raise UserError("data.eval has no rows.", "", "point it at files that have rows, or leave it out.")
+
+
+def _decide_shuffle(spec: RunSpec, train: ParquetSource) -> RunSpec:
+    """The order is part of the result, so `auto` is decided once, here, and kept in the resolved spec."""
+    if spec.data.shuffle != "auto":
+        return spec
+    fits = train.manifest.num_rows * train.row_bytes <= spec.data.memory_bytes
+    data = spec.data.model_copy(update={"shuffle": "full" if fits else "window"})
+    return spec.model_copy(update={"data": data})
+
+
+def load_preprocess(spec: RunSpec) -> Callable[..., Any] | None:
+    from god_ray.recipe import load_function
+
+    return None if spec.data.preprocess is None else load_function(spec.data.preprocess)

@@ -1,0 +1,55 @@
+"""Commands to a live run: one small file in the run's folder, replaced atomically.
+
+`send` makes a command durable (that is its acknowledgement); the leader of the run polls, all workers apply it at
+the same step boundary, the driver clears it. In: a kind and a number. Must not know Ray or torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from god_ray.loop.request import Request
+
+
+def send(folder: Path, request: Request) -> None:
+    """Write the command durably; a later one replaces an earlier one that is not applied yet."""
+    folder.mkdir(exist_ok=True)
+    temporary = folder / f".request.{os.getpid()}.tmp"
+    with temporary.open("w") as file:
+        json.dump({"kind": request.kind, "workers": request.workers}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / "request.json")
+
+
+def clear(folder: Path) -> None:
+    """Forget the command: it has been applied, or its run has ended."""
+    (folder / "request.json").unlink(missing_ok=True)
+
+
+class FileControl:
+    """The leader's side: one `stat` a step."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "request.json"
+        self._seen: tuple[int, int] | None = None
+
+    def poll(self) -> Request | None:
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            return None
+        if (status.st_mtime_ns, status.st_ino) == self._seen:
+            return None
+        self._seen = (status.st_mtime_ns, status.st_ino)
+        said = json.loads(self._path.read_text())
+        return Request(str(said["kind"]), int(said["workers"]))
+
+
+class NoControl:
+    """The other workers': they hear of commands from the leader's notes."""
+
+    def poll(self) -> Request | None:
+        return None

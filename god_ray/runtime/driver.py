@@ -1,0 +1,150 @@
+"""Leads a run from its first attempt to a final state.
+
+In: an assignment and its folder. Out: the outcome, also in `run.json`. One attempt is one `TorchTrainer.fit`; Ray
+restarts its workers from checkpoints inside it; a resize or a resume is a new attempt. Ctrl-C once asks for a stop at
+the next boundary, twice ends at once. The first cause of a failure is what comes out.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import time
+from typing import Any
+
+from god_ray.errors import GodRayError, RunFailed
+from god_ray.loop.request import Request
+from god_ray.runtime import control
+from god_ray.runtime.assignment import Assignment
+from god_ray.runtime.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Ended:
+    """`state` is final; `failure` is the first cause when it is FAILED."""
+
+    state: str
+    reason: str
+    outcome: dict[str, Any]
+    failure: GodRayError | None = None
+    checkpoint: Any = None
+
+
+class Interrupted(Exception):
+    """The second Ctrl-C."""
+
+
+Fit = Callable[[Assignment, RunFolder, int], tuple[dict[str, Any], Any]]
+
+
+def drive(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> Ended:
+    """Attempt after attempt until the run ends. `fit` does one attempt with so many workers."""
+    control.clear(folder.control)
+    while True:
+        folder.move("STARTING", f"starting {workers} worker{'s' * (workers > 1)}")
+        record = folder.read()
+        attempts = [*record.get("attempts", []), {"workers": workers, "started_at": round(time(), 3)}]
+        folder.update(attempts=attempts)
+        ended, resize_to = _attempt(assignment, folder, workers, fit)
+        control.clear(folder.control)
+        if resize_to:
+            folder.move("RESIZING", f"from {workers} to {resize_to} workers")
+            workers = resize_to
+            continue
+        folder.move(ended.state, ended.reason)
+        folder.update(result=ended.outcome)
+        return ended
+
+
+def _attempt(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> tuple[Ended, int]:
+    """One attempt, with Ctrl-C understood. Returns how it ended, and the size asked for (0: none)."""
+    box: dict[str, Any] = {}
+
+    def work() -> None:
+        try:
+            box["result"] = fit(assignment, folder, workers)
+        except BaseException as error:  # noqa: BLE001 - handed to the waiting thread, nothing is swallowed
+            box["error"] = error
+
+    thread = threading.Thread(target=work, name="fit", daemon=True)
+    with _interrupts(lambda: control.send(folder.control, Request("stop"))):
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(0.2)
+        except Interrupted:
+            return Ended("STOPPED", "stopped at once by a second Ctrl-C", {"kind": "stopped"}), 0
+    if "error" in box:
+        failure = first_cause(box["error"])
+        return Ended("FAILED", failure.what, {"kind": "failed"}, failure), 0
+    outcome, checkpoint = box["result"]
+    return _conclude(assignment, outcome, checkpoint)
+
+
+def _conclude(assignment: Assignment, outcome: dict[str, Any], checkpoint: Any) -> tuple[Ended, int]:
+    if "failure" in outcome:
+        failure = outcome["failure"]
+        return Ended("FAILED", failure.what, {"kind": "failed"}, failure), 0
+    told = outcome["outcome"]
+    if told["kind"] == "resize":
+        return Ended("RESIZING", told["reason"], told, None, checkpoint), int(told["workers"])
+    if told["kind"] == "stopped":
+        return Ended("STOPPED", told["reason"], told, None, checkpoint), 0
+    early = told["reason"].startswith("stop_when")
+    if told["step"] != assignment.num_steps and not early:
+        failure = RunFailed(
+            f"the run made {told['step']} of {assignment.num_steps} updates.", "It must not call that success."
+        )
+        return Ended("FAILED", failure.what, told, failure), 0
+    return Ended("SUCCEEDED", told["reason"], told, None, checkpoint), 0
+
+
+class _interrupts:
+    """Ctrl-C and SIGTERM: the first calls `stop`, the second raises Interrupted. Main thread only; else no effect."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self.stop, self.count = stop, 0
+
+    def __enter__(self) -> None:
+        self.main = threading.current_thread() is threading.main_thread()
+        if self.main:
+            self.before = {s: signal.signal(s, self._on) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def _on(self, _signal: int, _frame: object) -> None:
+        self.count += 1
+        if self.count > 1:
+            raise Interrupted
+        self.stop()
+
+    def __exit__(self, *_: object) -> None:
+        if self.main:
+            for number, handler in self.before.items():
+                signal.signal(number, handler)
+
+
+def first_cause(error: BaseException) -> GodRayError:
+    """The error that started it, out of Ray's wrappings: a worker's own before its peers' lost connections."""
+    failures = getattr(error, "worker_failures", None) or {}
+    causes = [_unwrap(e) for _, e in sorted(failures.items())] or [_unwrap(error)]
+    for cause in causes:
+        if isinstance(cause, GodRayError):
+            return cause
+    victims = ("Connection closed by peer", "Connection reset", "Broken pipe", "Read error", "Write error")
+    own = [c for c in causes if not any(v in str(c) for v in victims)] or causes
+    return RunFailed(
+        f"a worker failed: {type(own[0]).__name__}: {str(own[0]).strip().splitlines()[-1] if str(own[0]) else ''}",
+        str(own[0]),
+        "see the traceback above; god-ray resume goes on from the last checkpoint once the cause is gone.",
+    )
+
+
+def _unwrap(error: BaseException) -> BaseException:
+    seen: set[int] = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        inner = getattr(error, "cause", None) or getattr(error, "_base_exc", None) or error.__cause__
+        if isinstance(inner, BaseException):
+            error = inner
+    return error

@@ -1,0 +1,56 @@
+"""The whole run in this process: no Ray, one worker, every lane. `--debug`, and the reference for tests.
+
+In: an assignment. Out: an outcome. By law 2 it has the digest that any number of workers would have; breakpoints
+work. Must not import Ray.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from god_ray.checkpoint.store import CheckpointStore
+from god_ray.loop.ports import Reporter
+from god_ray.monitor.ledger import Ledger
+from god_ray.runtime import numerics
+from god_ray.runtime.assemble import Ports, agree_on_fingerprint, assemble, build_local, restore_newest
+from god_ray.runtime.assignment import Assignment
+from god_ray.runtime.control import FileControl
+from god_ray.runtime.run_folder import RunFolder
+from god_ray.runtime.writer import BackgroundCheckpoints, NoReporter
+from god_ray.sync.group import Solo
+
+
+def fit(assignment: Assignment, folder: RunFolder, workers: int) -> tuple[dict[str, Any], None]:
+    """One attempt of the driver, here."""
+    return {"outcome": run(assignment, folder)}, None
+
+
+def run(assignment: Assignment, folder: RunFolder, reporter: Reporter | None = None) -> dict[str, Any]:
+    """Train here until the outcome. Raises what a worker would raise, directly."""
+    group = Solo()
+    device = torch.device("cuda" if assignment.spec.workers.gpus and torch.cuda.is_available() else "cpu")
+    local = build_local(assignment, device)
+    record = folder.read()
+    fingerprint = agree_on_fingerprint(local, group, record.get("fingerprint"))
+    generation = int(record.get("generation", 0)) + 1
+    store = CheckpointStore(folder.checkpoints, generation, run=record["id"])
+    found = restore_newest(local, group, store)
+    meta = {"fingerprint": fingerprint, "run": folder.name}
+    ports = Ports(
+        Ledger.open_writer(folder.ledger),
+        BackgroundCheckpoints(store, assignment.spec.checkpoint, meta),
+        FileControl(folder.control),
+        reporter or NoReporter(),
+    )
+    loop = assemble(local, group, ports, found, generation)
+    folder.move("RUNNING", "training in one process")
+    workers = [{"id": f"w{generation}-0", "pid": os.getpid(), "node": "here", "rank": 0}]
+    folder.update(generation=generation, fingerprint=fingerprint, workers=workers)
+    try:
+        return asdict(loop.run(assignment.plan().cursor_at(0 if found is None else found.step)))
+    finally:
+        numerics.unpin()

@@ -1,0 +1,156 @@
+"""The folder of a run: its files, its record (`run.json`), its lock and its states.
+
+In: a storage folder and a name. Out: paths, an atomically replaced record, transitions that are checked against a
+table. Must not know Ray or torch, so that `status` is fast. Two drivers of one run show here: the second is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import time
+from typing import Any
+
+from god_ray.errors import Bug, RunExists, RunNotFound, UserError
+
+FORMAT = 1
+FINAL = ("STOPPED", "SUCCEEDED", "FAILED")
+_MOVES: dict[str, tuple[str, ...]] = {
+    "QUEUED": ("STARTING", "STOPPED", "FAILED"),
+    "STARTING": ("RUNNING", "STARTING", "STOPPED", "SUCCEEDED", "FAILED"),
+    "RUNNING": ("RECOVERING", "RESIZING", "STOPPING", "STARTING", *FINAL),
+    "RECOVERING": ("RUNNING", "STARTING", "STOPPING", *FINAL),
+    "RESIZING": ("STARTING", "STOPPING", *FINAL),
+    "STOPPING": ("STARTING", *FINAL),
+    "STOPPED": ("STARTING",),
+    "FAILED": ("STARTING",),
+    "SUCCEEDED": ("STARTING",),
+}
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class RunFolder:
+    """One run below a storage folder. Reading needs no lock; `drive` holds the run for one driver."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        self.ledger, self.checkpoints, self.control = path / "ledger", path / "checkpoints", path / "control"
+
+    @classmethod
+    def create(cls, storage: Path, name: str) -> RunFolder:
+        """A new, empty run. Raises RunExists when the name is taken; creating is atomic."""
+        if not NAME.fullmatch(name) or ".." in name:
+            raise UserError(
+                f"run name {name!r} cannot be a folder name.",
+                "Letters, digits, dot, dash and underscore are allowed, at most 100 of them.",
+                "choose another --name.",
+            )
+        folder = cls(storage / name)
+        try:
+            storage.mkdir(parents=True, exist_ok=True)
+            folder.path.mkdir()
+        except FileExistsError:
+            raise RunExists(
+                f"run {name!r} exists already in {storage}.",
+                "A run is never started twice under one name.",
+                f"god-ray resume {name} to go on with it, or give another --name.",
+            ) from None
+        except OSError as error:
+            raise UserError(f"{folder.path} cannot be created: {error.strerror}.", "", "choose another --storage.") from error
+        for part in (folder.ledger, folder.checkpoints, folder.control):
+            part.mkdir()
+        return folder
+
+    @classmethod
+    def find(cls, run: str, storage: Path) -> RunFolder:
+        """`run` is a name under `storage` or a path. Raises RunNotFound with the names there are."""
+        for path in (storage / run, Path(run).expanduser()):
+            if (path / "run.json").is_file():
+                return cls(path.resolve())
+        there = sorted(p.parent.name for p in storage.glob("*/run.json"))
+        raise RunNotFound(
+            f"no run {run!r} in {storage}.",
+            f"There are: {', '.join(there)}." if there else "There are no runs there.",
+            "name one with god-ray ls, or give --storage.",
+        )
+
+    def read(self) -> dict[str, Any]:
+        """The record. Raises RunNotFound when it is damaged."""
+        try:
+            record = json.loads((self.path / "run.json").read_text())
+        except (OSError, ValueError) as error:
+            raise RunNotFound(f"{self.path / 'run.json'} cannot be read: {error}.") from error
+        if record.get("format") != FORMAT:
+            raise RunNotFound(
+                f"{self.path / 'run.json'} has format {record.get('format')!r}.",
+                f"This god_ray reads format {FORMAT}.",
+                "use the version that made the run.",
+            )
+        return dict(record)
+
+    def update(self, **fields: Any) -> dict[str, Any]:
+        """Change fields of the record, atomically and one writer at a time."""
+        with _locked(self.path / ".record.lock"):
+            target = self.path / "run.json"
+            record = json.loads(target.read_text()) if target.exists() else {"format": FORMAT}
+            record |= fields
+            temporary = self.path / ".run.json.tmp"
+            with temporary.open("w") as file:
+                json.dump(record, file, indent=1)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        return dict(record)
+
+    def move(self, state: str, reason: str) -> None:
+        """Enter `state`, if the table allows it."""
+        before = self.read()
+        old = before.get("state")
+        if old is not None and state != old and state not in _MOVES[old]:
+            raise Bug(f"run {self.name} cannot go from {old} to {state}: {reason}.", before.get("reason", ""))
+        ended = {"ended_at": round(time(), 3)} if state in FINAL else {"ended_at": None}
+        self.update(state=state, reason=reason, **ended)
+
+    @contextmanager
+    def drive(self) -> Iterator[None]:
+        """Hold the run as its driver. Raises UserError if another process does."""
+        with (self.path / ".driver.lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise UserError(
+                    f"run {self.name} is being driven by {file.read().strip() or 'another process'}.",
+                    "One process leads a run at a time.",
+                    "wait for it, or stop it with Ctrl-C there.",
+                ) from None
+            file.truncate(0)
+            file.write(f"pid {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            yield
+
+    def is_driven(self) -> bool:
+        """True while some process on this machine holds the run."""
+        try:
+            with (self.path / ".driver.lock").open("r") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,134 @@
+"""The entry of a worker: one process of a run, under a Ray TorchTrainer.
+
+In: an assignment. Out: an outcome, as plain data. The leader (rank 0) fills the ports with files and Ray, the others
+with nothing. Failures that all workers see alike end the run at once; what one worker alone meets is raised, and Ray
+restarts the group from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict
+from time import time
+from typing import Any
+
+import ray
+import ray.train
+import torch
+from ray.train import Checkpoint, CheckpointUploadMode
+
+from god_ray.checkpoint.store import CheckpointStore
+from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError, RowsMismatch, RunFailed
+from god_ray.loop.ports import Checkpoints
+from god_ray.monitor.ledger import Ledger
+from god_ray.plan import worker_lanes
+from god_ray.runtime.assemble import (
+    Local,
+    Ports,
+    agree_on_fingerprint,
+    agree_on_state,
+    assemble,
+    build_local,
+    restore_newest,
+)
+from god_ray.runtime.assignment import Assignment
+from god_ray.runtime.control import FileControl, NoControl
+from god_ray.runtime.run_folder import RunFolder
+from god_ray.runtime.writer import BackgroundCheckpoints, NoCheckpoints, NoJournal
+from god_ray.sync.group import Group, TorchGroup
+
+AGREED = (RunFailed, RowsMismatch, AuditMismatch, FingerprintMismatch)
+
+
+class RayReporter:
+    """A durable checkpoint becomes a Ray checkpoint, in place; a barrier over all workers."""
+
+    def __init__(self, store: CheckpointStore, leader: bool) -> None:
+        self.store, self.leader = store, leader
+
+    def report(self, step: int, metrics: dict[str, Any]) -> None:
+        checkpoint = Checkpoint.from_directory(str(self.store.path(step))) if self.leader else None
+        ray.train.report(
+            {"step": step, **metrics},
+            checkpoint=checkpoint,
+            checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
+        )
+
+
+def train(config: dict[str, Any]) -> dict[str, Any]:
+    """Ray Train's `train_loop_per_worker`. Returns {"outcome": {...}} or {"failure": GodRayError}."""
+    assignment: Assignment = config["assignment"]
+    device = ray.train.torch.get_device()
+    group = TorchGroup(device)
+    folder = RunFolder(assignment.folder)
+    local = _build_together(assignment, device, group)
+    if isinstance(local, GodRayError):
+        return {"failure": local}
+    try:
+        return {"outcome": _run(local, folder, group)}
+    except GodRayError as error:
+        if type(error) in AGREED:
+            return {"failure": error}
+        raise
+
+
+def _build_together(assignment: Assignment, device: torch.device, group: Group) -> Local | GodRayError:
+    """Build on all workers; if it fails on one, all end alike, with the first cause."""
+    local: Local | GodRayError
+    try:
+        local = build_local(assignment, device)
+    except GodRayError as error:
+        local = error
+    failed = [data == b"failed" for data in group.gather_bytes(b"failed" if isinstance(local, GodRayError) else b"ok")]
+    if any(failed) and not isinstance(local, GodRayError):
+        return RunFailed(f"worker {failed.index(True)} could not build the recipe.", "Its own error says why.")
+    return local
+
+
+def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
+    leader = group.rank == 0
+    record = folder.read()
+    fingerprint = agree_on_fingerprint(local, group, record.get("fingerprint"))
+    generation = int(group.gather_bytes(str(int(record.get("generation", 0)) + 1).encode())[0])
+    store = CheckpointStore(folder.checkpoints, generation, run=record["id"])
+    found = restore_newest(local, group, store)
+    agree_on_state(local, group)
+    journal = Ledger.open_writer(folder.ledger) if leader else NoJournal()
+    checkpoints: Checkpoints = NoCheckpoints()
+    if leader:
+        meta = {"fingerprint": fingerprint, "run": folder.name}
+        checkpoints = BackgroundCheckpoints(store, local.assignment.spec.checkpoint, meta)
+    control = FileControl(folder.control) if leader else NoControl()
+    ports = Ports(journal, checkpoints, control, RayReporter(store, leader))
+    loop = assemble(local, group, ports, found, generation)
+    _announce(local, folder, group, generation, fingerprint)
+    cursor = local.assignment.plan().cursor_at(0 if found is None else found.step)
+    return asdict(loop.run(cursor))
+
+
+def _announce(
+    local: Local, folder: RunFolder, group: Group, generation: int, fingerprint: dict[str, str]
+) -> None:
+    """The leader writes down who trains."""
+    me = {
+        "id": f"w{generation}-{group.rank}",
+        "pid": os.getpid(),
+        "node": socket.gethostname(),
+        "rank": group.rank,
+    }
+    workers = [json.loads(data) for data in group.gather_bytes(json.dumps(me).encode())]
+    for worker, lanes in zip(workers, worker_lanes(local.assignment.spec.lanes, group.size)):
+        worker["lanes"] = list(lanes)
+    if group.rank == 0:
+        before = folder.read()
+        recovered = before.get("state") == "RUNNING"
+        folder.move("RUNNING", "training")
+        folder.update(
+            generation=generation,
+            fingerprint=fingerprint,
+            workers=workers,
+            recoveries=int(before.get("recoveries", 0)) + int(recovered),
+            generation_started_at=round(time(), 3),
+        )

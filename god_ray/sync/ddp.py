@@ -1,0 +1,67 @@
+"""`determinism: relaxed`: torch's own DistributedDataParallel sums the gradients.
+
+Rows stay exact; the order of addition is DDP's, so bits depend on the number of workers. Notes and buffers still
+ride in a small fixed-order exchange. In and out as in `exchange`. Must not know what a leaf is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from god_ray.sync.exchange import FixedOrderExchange, LeafTensors, Reduced
+
+
+def wrap(model: nn.Module, device: torch.device, find_unused: bool) -> DistributedDataParallel:
+    """DDP around `model`; buffers are exchanged by god_ray, so DDP must not broadcast them."""
+    ids = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(
+        model, device_ids=ids, broadcast_buffers=False, find_unused_parameters=find_unused
+    )
+
+
+class RelaxedExchange:
+    """Leaves accumulate into `parameter.grad`; the backward of the last leaf triggers DDP's all-reduce."""
+
+    def __init__(
+        self, ddp: DistributedDataParallel, parameters: list[Tensor], notes: FixedOrderExchange
+    ) -> None:
+        self.ddp, self.parameters, self.notes = ddp, parameters, notes
+        self.ranges = notes.ranges
+
+    def run(
+        self, leaf: Callable[[int], LeafTensors | None], take_notes: Callable[[Any], None], rows: Sequence[int]
+    ) -> Reduced:
+        for parameter in self.parameters:
+            parameter.grad = None
+        lo, hi = self.ranges[self.notes.group.rank]
+        owned = [lane for lane in range(lo, hi) if rows[lane]]
+        everybody = all(any(rows[a:b]) for a, b in self.ranges)
+        buffers: dict[int, LeafTensors | None] = {}
+        for lane in owned:
+            last = lane == owned[-1]
+            with nullcontext() if last and everybody else self.ddp.no_sync():
+                tensors = leaf(lane)
+            buffers[lane] = None if tensors is None else tensors[len(self.parameters) :]
+        if not everybody:
+            self._sum_without_ddp()
+        small = self.notes.run(buffers.get, take_notes, rows)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if everybody:
+            torch._foreach_mul_(gradients, float(self.notes.group.size))
+        empty = torch.empty(0)
+        tensors = [empty if p.grad is None else p.grad for p in self.parameters]
+        return Reduced([*tensors, *small.tensors], small.notes, small.lane_values)
+
+    def _sum_without_ddp(self) -> None:
+        """The tail of an epoch may leave a worker without rows; DDP cannot sit a step out, an all-reduce can."""
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
