@@ -1,0 +1,162 @@
+"""Whole-set mode: the decoded set is held in memory once per process, for all epochs.
+
+In: a source, a plan, a carrier. Out: leaves, each a gather of the plan's row numbers. Must not know who
+carries the rows. A failure while loading is raised by `leaf`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+
+from god_ray.ingest.background import Background
+from god_ray.ingest.carrier import Abandoned, Carrier, Counters
+from god_ray.ingest.columns import ROW
+from god_ray.ingest.held import Collate, Held, HeldTable, HeldTensors, Leaf
+from god_ray.ingest.parquet import ParquetSource
+from god_ray.ingest.tasks import SameColumns, Task, join
+from god_ray.ingest.tensors import Array, array_columns, row_column
+from god_ray.plan import Cursor, DataPlan
+
+MAX_TASKS = 64
+TASK_BYTES = 8 << 20
+
+
+class MemoryFeed:
+    """A `Feed` over a set that fits into memory."""
+
+    def __init__(
+        self,
+        source: ParquetSource,
+        plan: DataPlan,
+        carrier: Carrier,
+        counters: Counters,
+        collate: Collate | None,
+        changed: threading.Condition,
+        patience_s: float,
+    ) -> None:
+        self.counters = counters
+        self._source, self._plan, self._carrier, self._collate = source, plan, carrier, collate
+        self._changed, self._patience_s = changed, patience_s
+        self._waiting_since: float | None = None
+        self._last_arrival = 0.0
+        self._held: Held | None = None
+        self._loading: Background | None = None
+        self._closed = False
+        self._same_columns = SameColumns()
+
+    def start(self, cursor: Cursor, lanes: range) -> None:
+        """Begin loading; once is enough, whatever the position and the lanes."""
+        if self._loading is None:
+            self._carrier.start(iter(tasks(self._source)))
+            self._loading = Background(self._load, "god_ray-load", self._notify)
+
+    def leaf(self, cursor: Cursor, lane: int) -> Leaf | None:
+        rows = self._plan.epoch(cursor.epoch).row_numbers(lane, cursor.step_in_epoch)
+        if not len(rows):
+            return None
+        return (self._held or self._wait()).gather(rows)
+
+    def close(self) -> None:
+        self._closed = True
+        self._notify()
+        if self._loading is not None:
+            self._loading.join(timeout_s=10)
+        self._carrier.close()
+        self._held = None
+
+    def _wait(self) -> Held:
+        if self._loading is None:
+            raise ValueError("leaf() before start()")
+        begin = time.monotonic()
+        with self._changed:
+            self._waiting_since = begin
+            self._changed.notify_all()
+        self._loading.result()
+        self.counters["waits"] += 1
+        self.counters["waited_s"] += time.monotonic() - begin
+        if self._held is None:
+            raise ValueError("leaf() after close()")
+        return self._held
+
+    def _patience(self) -> float | None:
+        """Nobody waits: let Ray take its time. Somebody does: as long as something keeps arriving."""
+        if self._closed:
+            raise Abandoned
+        if self._waiting_since is None:
+            return None
+        idle_s = time.monotonic() - max(self._waiting_since, self._last_arrival)
+        return max(0.0, self._patience_s - idle_s)
+
+    def _load(self) -> None:
+        filled = _Tensors(self._plan.manifest.num_rows) if self._collate is None else _Tables(self._collate)
+        for task in tasks(self._source):
+            if self._closed:
+                return
+            try:
+                table = self._carrier.get(task, self._patience)
+            except Abandoned:
+                return
+            self._same_columns(table)
+            filled.add(table)
+            self._last_arrival = time.monotonic()
+        self._held = filled.finish()
+        self._carrier.close()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def tasks(source: ParquetSource) -> list[Task]:
+    """The whole set in manifest order: at most MAX_TASKS groups of fragments of about TASK_BYTES each."""
+    manifest = source.manifest
+    count = min(max(manifest.num_rows * source.row_bytes // TASK_BYTES, 1), MAX_TASKS, manifest.num_fragments)
+    ends = np.searchsorted(manifest.start, np.linspace(0, manifest.num_rows, count + 1)[1:], side="left")
+    bounds = [0, *np.unique(ends).tolist()]
+    return [
+        Task(
+            index,
+            tuple(source.piece(f, 0, int(manifest.rows[f])) for f in range(bounds[index], bounds[index + 1])),
+        )
+        for index in range(len(bounds) - 1)
+    ]
+
+
+class _Tensors:
+    """Arrays for the whole set, filled as tasks arrive: never two copies of the set."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._num_rows, self._at = num_rows, 0
+        self._columns: dict[str, Array] = {}
+        self._rows = np.empty(num_rows, dtype=np.int64)
+
+    def add(self, table: pa.Table) -> None:
+        arrays = array_columns(table)
+        here = slice(self._at, self._at + table.num_rows)
+        for name, array in arrays.items():
+            if self._at == 0:
+                self._columns[name] = np.empty((self._num_rows, *array.shape[1:]), array.dtype)
+            self._columns[name][here] = array
+        self._rows[here] = row_column(table, ROW)
+        self._at += table.num_rows
+
+    def finish(self) -> HeldTensors:
+        return HeldTensors(self._columns, self._rows)
+
+
+class _Tables:
+    """The same for a recipe with a collate."""
+
+    def __init__(self, collate: Collate) -> None:
+        self._tables: list[pa.Table] = []
+        self._collate = collate
+
+    def add(self, table: pa.Table) -> None:
+        self._tables.append(table)
+
+    def finish(self) -> HeldTable:
+        return HeldTable(join(self._tables), self._collate)

@@ -1,0 +1,137 @@
+"""Reading ranges of rows out of Parquet row groups, with bounded memory and few open files.
+
+In: a path, a row group, a range of its rows. Out: an Arrow table. A row group is decoded front to back in
+batches, never whole, and a reader that already stands before the wanted range is used on: reading a large
+group in order costs one pass. Must not know plans, Ray or global row numbers. Failures are `DataError`s that
+name the file.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from god_ray.errors import DataError
+from god_ray.plan import MAX_FRAGMENT_ROWS
+
+MAX_OPEN = 32
+"""Per thread. A ParquetFile must not be read by two threads at once."""
+
+
+class _OpenGroup:
+    """One row group being decoded, from some row on."""
+
+    def __init__(self, file: pq.ParquetFile, group: int, columns: Sequence[str]) -> None:
+        self._batches = file.iter_batches(
+            batch_size=MAX_FRAGMENT_ROWS, row_groups=[group], columns=list(columns), use_threads=False
+        )
+        self._batch: pa.RecordBatch | None = None
+        self.start = 0
+        """First row of the batch at hand: what lies before can't be read any more."""
+
+    def take(self, lo: int, hi: int) -> list[pa.RecordBatch]:
+        """Rows [lo, hi), lo >= start; fewer if the group ends early."""
+        parts = []
+        while lo < hi:
+            if self._batch is None or lo >= self.start + len(self._batch):
+                if not self._advance():
+                    break
+                continue
+            end = min(hi, self.start + len(self._batch))
+            part = self._batch.slice(lo - self.start, end - lo)
+            parts.append(part)
+            lo += len(part)
+        return parts
+
+    def _advance(self) -> bool:
+        self.start += len(self._batch) if self._batch is not None else 0
+        self._batch = next(self._batches, None)
+        return self._batch is not None
+
+
+class _OpenFile:
+    def __init__(self, path: str) -> None:
+        self._file = pq.ParquetFile(path, page_checksum_verification=True)
+        self._at: tuple[int, tuple[str, ...]] = (-1, ())
+        self._group: _OpenGroup | None = None
+
+    def read(self, group: int, lo: int, hi: int, columns: Sequence[str]) -> pa.Table:
+        wanted = (group, tuple(columns))
+        if self._group is None or self._at != wanted or lo < self._group.start:
+            self._group, self._at = _OpenGroup(self._file, group, columns), wanted
+        parts = self._group.take(lo, hi)
+        if hi >= self._file.metadata.row_group(group).num_rows:
+            self._group = None  # read to the end: keep no decoder and no batch
+        if not parts:
+            return pa.table({})
+        return pa.Table.from_batches(parts).select(list(columns))
+
+    def close(self) -> None:
+        self._group = None
+        self._file.close()
+
+
+class _OpenFiles(threading.local):
+    """The files this thread read last. Kept while their size and time of change stay the same."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[tuple[str, int, int], _OpenFile] = OrderedDict()
+
+    def get(self, path: str, size: int) -> _OpenFile:
+        now = os.stat(path)
+        if now.st_size != size:
+            raise DataError(
+                f"{path} has changed: {now.st_size} bytes, {size} when it was listed",
+                "Rows are counted once, when the run starts.",
+                "restore the file, or start a new run",
+                file=path,
+            )
+        key = (path, size, now.st_mtime_ns)
+        if key not in self._open:
+            while len(self._open) >= MAX_OPEN:
+                self._open.popitem(last=False)[1].close()
+            self._open[key] = _OpenFile(path)
+        self._open.move_to_end(key)
+        return self._open[key]
+
+    def forget(self, path: str) -> None:
+        """Close it: after a failure a decoder may stand anywhere."""
+        for key in [key for key in self._open if key[0] == path]:
+            self._open.pop(key).close()
+
+
+_files = _OpenFiles()
+
+
+def read_range(path: str, size: int, group: int, lo: int, hi: int, columns: Sequence[str]) -> pa.Table:
+    """Rows [lo, hi) of a row group; `size`: the file's bytes when it was listed."""
+    with _naming(path):
+        table = _files.get(path, size).read(group, lo, hi, columns)
+    if table.num_rows != hi - lo:
+        raise DataError(
+            f"{path}: row group {group} holds fewer rows than its footer says",
+            f"Rows {lo} to {hi} were wanted, {table.num_rows} were there.",
+            "write the file again",
+            file=path,
+        )
+    return table
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        _files.forget(path)
+        raise DataError(
+            f"{path} cannot be read: {str(error).splitlines()[0]}",
+            "It is damaged, or gone, or not readable from this machine.",
+            "restore the file and resume the run",
+            file=path,
+        ) from error

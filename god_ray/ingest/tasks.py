@@ -1,0 +1,130 @@
+"""What is read at one go, and what is done to it before it is held: the same code here and in Ray's tasks.
+
+In: pieces of files and the user's `preprocess`. Out: one Arrow table per `Task`, its rows in reading order
+with their numbers. Must not know lanes, epochs or Ray. A preprocess that fails or changes the rows shows as a
+`RecipeError` that names the user's line; rows that are not the task's, as `RowsMismatch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from god_ray.errors import RecipeError, RowsMismatch
+from god_ray.ingest.columns import HIDDEN, ROW, describe
+from god_ray.ingest.parquet import Piece, Reader
+from god_ray.ingest.tensors import row_column
+from god_ray.ingest.userfunction import function_name, source_file
+
+Preprocess = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Pieces that are read together, in this order."""
+
+    key: Hashable
+    pieces: tuple[Piece, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.pieces)
+
+
+def read_task(reader: Reader, task: Task, preprocess: Preprocess | None) -> pa.Table:
+    """The task's rows in reading order: visible columns after preprocess, and ROW."""
+    tables = read_pieces(reader, task.pieces)
+    if preprocess is not None:
+        tables = [apply(preprocess, table) for table in tables]
+    return join(tables)
+
+
+def read_pieces(reader: Reader, pieces: Sequence[Piece]) -> list[pa.Table]:
+    """Each piece's table. Read in the order of the files, so that neighbours share one pass."""
+    tables: list[pa.Table | None] = [None] * len(pieces)
+    for i in sorted(range(len(pieces)), key=lambda i: (pieces[i].path, pieces[i].group, pieces[i].lo)):
+        tables[i] = reader.read(pieces[i])
+    return [table for table in tables if table is not None]
+
+
+def apply(preprocess: Preprocess, table: pa.Table) -> pa.Table:
+    """Call the user's function on the visible columns of one piece and put the hidden ones back.
+
+    It always sees whole pieces (a fragment, or what one lane uses of it), wherever it runs, so that even a
+    function that looks at other rows gives one result. It must keep the number and the order of rows.
+    """
+    hidden = [name for name in HIDDEN if name in table.column_names]
+    visible = table.drop_columns(hidden)
+    name = function_name(preprocess)
+    file = source_file(preprocess)
+    with file.blame(f"data.preprocess, {name}(table)"):
+        result = preprocess(visible)
+    _check_result(result, visible, f"{file.where(preprocess)}: {name}(table)")
+    for column in hidden:
+        result = result.append_column(column, table.column(column))
+    return result
+
+
+def join(tables: Sequence[pa.Table]) -> pa.Table:
+    """One table; raises RecipeError if a preprocess gave its pieces different columns."""
+    try:
+        return pa.concat_tables(tables)
+    except pa.ArrowInvalid as error:
+        raise _drift(str(error)) from error
+
+
+def verify(table: pa.Table, task: Task) -> None:
+    """The rows must be exactly the task's, in reading order."""
+    expected = np.concatenate(
+        [np.arange(p.first_row, p.first_row + p.rows, dtype=np.int64) for p in task.pieces]
+    )
+    found = row_column(table, ROW)
+    if not np.array_equal(found, expected):
+        raise RowsMismatch(
+            f"read task {task.key}: {len(found)} rows arrived that are not the {len(expected)} planned",
+            f"The first planned rows are {expected[:3].tolist()}, the first that came {found[:3].tolist()}.",
+            "report this; data.reader: direct goes around Ray Data",
+        )
+
+
+class SameColumns:
+    """Refuses a table whose columns are not those of the first one seen."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] | None = None
+
+    def __call__(self, table: pa.Table) -> None:
+        columns = {field.name: describe(field) for field in table.schema}
+        if self._first is None:
+            self._first = columns
+        elif columns != self._first:
+            raise _drift(f"{columns} here, {self._first} before.")
+
+
+def _drift(why: str) -> RecipeError:
+    return RecipeError(
+        "data.preprocess returns different columns for different rows",
+        why,
+        "give every column a fixed name and type, for example with table.cast(schema)",
+    )
+
+
+def _check_result(result: object, given: pa.Table, subject: str) -> None:
+    fix = "return a pyarrow.Table with one row per row given, in the same order"
+    if not isinstance(result, pa.Table):
+        what = f"{subject} returned a {type(result).__name__}"
+        raise RecipeError(what, "It must return a pyarrow.Table.", fix)
+    if result.num_rows != given.num_rows:
+        raise RecipeError(
+            f"{subject} returned {result.num_rows} rows for {given.num_rows}",
+            "Each row of the data set is trained on exactly once, so a preprocess may not add or drop any.",
+            fix + "; filter when the data set is written",
+        )
+    names = result.column_names
+    wrong = sorted({name for name in names if name in HIDDEN or names.count(name) > 1})
+    if wrong or not names:
+        why = f"Reserved or repeated: {', '.join(wrong)}." if wrong else "It has no columns."
+        raise RecipeError(f"{subject} returned a table that cannot be used", why, "give columns other names")

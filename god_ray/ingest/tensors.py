@@ -1,0 +1,78 @@
+"""Arrow tables to tensors and numpy arrays, by column.
+
+In: a table. Out: one array or tensor per column, the first dimension is the row. Must not know files, plans
+or recipes. Failures are `DataError`s that name the column, its type and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from god_ray.errors import DataError
+from god_ray.ingest.columns import HIDDEN, TENSOR_TYPES, describe, flat_values, layout
+
+Array = NDArray[Any]
+
+
+def tensor_columns(table: pa.Table) -> dict[str, Tensor]:
+    """The visible columns as tensors `[num_rows, *shape]`.
+
+    Numbers share the table's memory: clone before writing to them. Raises DataError for what has no fixed
+    shape or holds nulls.
+    """
+    tensors = {}
+    for name, (values, shape) in _flat_columns(table).items():
+        if pa.types.is_boolean(values.type):  # one bit each in Arrow
+            flat = torch.from_numpy(values.to_numpy(zero_copy_only=False))
+        else:
+            flat = from_dlpack(values)
+        tensors[name] = flat.view(table.num_rows, *shape)
+    return tensors
+
+
+def array_columns(table: pa.Table) -> dict[str, Array]:
+    """The same as numpy arrays; read-only where they share the table's memory."""
+    return {
+        name: values.to_numpy(zero_copy_only=False).reshape(table.num_rows, *shape)
+        for name, (values, shape) in _flat_columns(table).items()
+    }
+
+
+def row_column(table: pa.Table, name: str) -> NDArray[np.int64]:
+    """A hidden column."""
+    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
+
+
+def _flat_columns(table: pa.Table) -> dict[str, tuple[pa.Array, tuple[int, ...]]]:
+    found = {}
+    for field in table.schema:
+        if field.name not in HIDDEN:
+            found[field.name] = _flat_column(table.column(field.name), field)
+    return found
+
+
+def _flat_column(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.Array, tuple[int, ...]]:
+    how = layout(field)
+    if how is None:
+        raise DataError(
+            f"column {field.name} has type {describe(field)}, which is not a tensor",
+            f"Tensors are made of {TENSOR_TYPES}.",
+            "drop it (data.columns), convert it in data.preprocess, or give the recipe a collate",
+            column=field.name,
+        )
+    try:
+        return flat_values(column, field, how), how.shape
+    except ValueError as error:
+        raise DataError(
+            f"column {field.name} ({describe(field)}) holds {error}",
+            "A tensor has a value everywhere.",
+            "fill them in data.preprocess, or give the recipe a collate",
+            column=field.name,
+        ) from error
