@@ -27,6 +27,9 @@ from god_ray.errors import RecipeError
 # Modules that came out of users' folders, by folder: the file itself and the neighbours it imported.
 _loaded: dict[str, dict[str, ModuleType]] = {}
 
+# What may lie below a user's folder (a home, a checkout) without being theirs: Python, and god_ray itself.
+_INSTALLED = (sys.prefix + os.sep, sys.base_prefix + os.sep, os.path.dirname(__file__) + os.sep)
+
 
 @dataclass(frozen=True)
 class UserFile:
@@ -104,14 +107,13 @@ class UserFile:
         if known is not None and getattr(known, "__god_ray_stamp__", None) == stamp:
             return known
         self._enter_folder()
-        before = set(sys.modules)
         module = self._execute(source)
         module.__dict__["__god_ray_stamp__"] = stamp
         mine = _loaded.setdefault(self.folder, {})
         mine[self.module_name] = module
-        for name in set(sys.modules) - before:
-            if self._is_neighbour(sys.modules[name]):
-                mine[name] = sys.modules[name]
+        for name, loaded in list(sys.modules.items()):
+            if name != "__main__" and self._owns(getattr(loaded, "__dict__", {}).get("__file__")):
+                mine[name] = loaded
         register_by_value()
         return module
 
@@ -166,9 +168,11 @@ class UserFile:
         top = os.path.join(self.folder, name.partition(".")[0])
         return os.path.isfile(top + ".py") or os.path.isdir(top)
 
-    def _is_neighbour(self, module: ModuleType) -> bool:
-        origin = getattr(module, "__file__", None) or ""
-        return origin.startswith(self.folder + os.sep) and "site-packages" not in origin
+    def _owns(self, path: str | None) -> bool:
+        """Whether a source file is the user's: below this folder, but not software installed there."""
+        if not path or not path.startswith(os.path.join(self.folder, "")) or "site-packages" in path:
+            return False
+        return not path.startswith(_INSTALLED)
 
     def _place(self, error: BaseException) -> tuple[str, dict[str, Any]]:
         """The innermost line of the user's own code, as text and as data."""
@@ -176,7 +180,7 @@ class UserFile:
             file, line = error.filename, error.lineno
         else:
             frames = [(f.filename, f.lineno or 1) for f in traceback.extract_tb(error.__traceback__)]
-            own = [f for f in frames if f[0].startswith(self.folder + os.sep) and "site-packages" not in f[0]]
+            own = [frame for frame in frames if self._owns(frame[0])]
             file, line = own[-1] if own else (self.path, 1)
         return f"{file}:{line}", {"file": file, "line": line}
 
