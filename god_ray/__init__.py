@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from god_ray import errors
+    from god_ray.api import Result, train
     from god_ray.recipe import Recipe
     from god_ray.rowrandom import RowRandom
 

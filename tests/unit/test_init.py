@@ -34,10 +34,12 @@ def test_recipe_is_loaded_on_use_and_without_ray() -> None:
 
 
 def test_lazy_names_are_the_real_ones() -> None:
+    from god_ray import api
     from god_ray.errors import RecipeError
     from god_ray.recipe import Recipe
     from god_ray.rowrandom import RowRandom
 
+    assert (god_ray.train, god_ray.Result) == (api.train, api.Result)
     assert god_ray.Recipe is Recipe
     assert god_ray.RowRandom is RowRandom
     assert god_ray.errors.RecipeError is RecipeError
