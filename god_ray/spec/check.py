@@ -92,14 +92,12 @@ def _repaired(value: dict[str, Any], wrong: list[Path]) -> RunSpec | None:
     value = deepcopy(value)
     for path in wrong:
         _drop(value, path)
-    for _ in range(3):  # a stand-in may open a section with required keys of its own
+    for _ in range(4):  # what is taken out or put in may leave a section short of something else
         try:
             return RunSpec.model_validate(value)
         except ValidationError as error:
             for detail in error.errors(include_url=False):
-                if detail["type"] != "missing":
-                    return None
-                _insert(value, detail["loc"])
+                (_insert if detail["type"] == "missing" else _drop)(value, detail["loc"])
     return None
 
 
@@ -169,11 +167,10 @@ def _drawn(tree: Tree, key: str, values: list[Any], known: list[Fault]) -> Itera
         put(trial, parse_key(key), value, {(): Place("", "")})
         for fault in _keys_and_rules(trial)[1]:
             if not _covered(fault.path, known) and fault.rule not in {other.rule for other in known}:
-                yield Fault(
-                    (*SEARCH, key),
-                    f"may draw {shown(value)}, but then {dotted(fault.path)} {fault.rule}",
-                    fault.fix,
-                )
+                rule = f"may draw {shown(value)}, but then {dotted(fault.path)} {fault.rule}"
+                whole = isinstance(value, float) and not value.is_integer() and "whole number" in fault.rule
+                fix = "draw it with randint or choice" if whole else fault.fix
+                yield Fault((*SEARCH, key), rule, fix)
                 return
 
 

@@ -49,7 +49,7 @@ def load(
     for key in list(tree.value):
         tree.value[key] = expanded((key,), tree.value[key])
     set_fields(tree, fields)
-    set_overrides(tree, overrides)
+    set_overrides(tree, [overrides] if isinstance(overrides, str) else overrides)
     spec, faults = check(tree)
     problems = tree.problems + [_problem(tree, fault) for fault in faults]
     if spec is None or problems:

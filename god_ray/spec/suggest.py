@@ -97,7 +97,7 @@ def unknown_key(path: Path) -> str:
     elsewhere = [known for known in every if known[-1] == plain]
     if elsewhere:
         return " or ".join(_belongs(known) for known in elsewhere)
-    if close := get_close_matches(plain, siblings, n=1, cutoff=0.7):
+    if close := get_close_matches(plain, siblings, n=1, cutoff=0.65):
         return f"did you mean {dotted((*section, close[0]))}?"
     if close := get_close_matches(plain, [str(known[-1]) for known in every], n=1, cutoff=0.8):
         return " or ".join(f"did you mean {dotted(known)}?" for known in every if known[-1] == close[0])

@@ -75,7 +75,8 @@ class Distribution(Section):
         if self.randint is not None:
             return [self.randint[0], self.randint[1] - 1]
         low, high = self.uniform or self.loguniform or (0.0, 0.0)
-        return [low, low + (high - low) * 0.6180339887, high]
+        between = float(f"{low + (high - low) * 0.618034:.6g}")  # not whole, and short to print
+        return [low, min(max(between, low), high), high]
 
 
 Search = Annotated[

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from god_ray.spec.problem import ABSENT, Path, Problem, dotted
+from god_ray.spec.problem import ABSENT, Path, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +44,12 @@ class Tree:
         """The value at `path`, ABSENT when nothing was written there."""
         value: Any = self.value
         for part in path:
-            within = (
-                value
-                if isinstance(value, dict)
-                else dict(enumerate(value if isinstance(value, list) else ()))
-            )
-            if part not in within:
+            if isinstance(value, list):
+                value = dict(enumerate(value))
+            if not isinstance(value, dict) or part not in value:
                 return ABSENT
-            value = within[part]
+            value = value[part]
         return value
-
-    def problem(
-        self, path: Path, rule: str, fix: str, value: Any = ABSENT, place: Place | None = None
-    ) -> Problem:
-        """A fault at `path`; the value and place are the written ones unless given."""
-        place = place or self.place(path)
-        value = self.get(path) if value is ABSENT else value
-        return Problem(dotted(path), value, rule, fix, place.file, place.line)
 
     def forget(self, path: Path) -> None:
         """Drop the places at and below `path`, before something else is written there."""

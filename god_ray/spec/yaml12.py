@@ -55,11 +55,19 @@ def read(text: str, place: Place) -> tuple[Any, dict[Path, Place], list[Problem]
 
     try:
         node = YAML(pure=True).compose(text)
+    except RecursionError:
+        rule, fix = "nested too deeply to be read", "write it flatter"
+        return ABSENT, {}, [Problem("", ABSENT, rule, fix, place.file, place.line)]
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if place.line and mark else place.line
         what = str(error.problem or error.context)
-        return ABSENT, {}, [Problem("", ABSENT, f"not YAML: {what}", _syntax_fix(what), place.file, line)]
+        written = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+        return (
+            ABSENT,
+            {},
+            [Problem("", ABSENT, f"not YAML: {what}", _syntax_fix(what, written), place.file, line)],
+        )
     except YAMLError as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1 if place.line else 0
         what = " ".join(str(error).split())
@@ -84,7 +92,9 @@ def read_file(text: str, file: str, origin: str) -> Tree:
     return tree
 
 
-def _syntax_fix(what: str) -> str:
+def _syntax_fix(what: str, written: str) -> str:
+    if "${" in written:
+        return "write the value instead of ${...}; variables are not expanded in a spec"
     if "\\t" in what or "\t" in what:
         return "indent with spaces, not with tabs"
     if "alias" in what:
@@ -145,12 +155,13 @@ class _Builder:
         """A key must be text; None when it is not, or is YAML 1.1's merge key."""
         from ruamel.yaml.nodes import ScalarNode
 
-        value = self.scalar(node) if isinstance(node, ScalarNode) else node.value
-        if value == "<<":
-            self.fault((*path, "<<"), node, "YAML 1.2 has no merge key", "write the keys out")
-            return None
-        if isinstance(value, str):
-            return value
+        if isinstance(node, ScalarNode):
+            value = self.scalar(node)
+            if value == "<<" and not node.style:
+                self.fault((*path, "<<"), node, "YAML 1.2 has no merge key", "write the keys out")
+                return None
+            if isinstance(value, str):
+                return value
         name = node.value if isinstance(node.value, str) else "?"
         self.fault((*path, name), node, "a key must be text", f'put the key in quotes: "{name}"')
         return None
