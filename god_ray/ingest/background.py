@@ -13,10 +13,12 @@ from types import TracebackType
 
 
 class Background:
-    def __init__(self, function: Callable[[], None], name: str, when_done: Callable[[], None]) -> None:
-        """when_done: called in the thread, after `done` has become true."""
+    def __init__(
+        self, function: Callable[[], None], name: str, when_done: Callable[[BaseException | None], None]
+    ) -> None:
+        """when_done: called in the thread with what it ended with, after `done` has become true."""
         self._future: Future[None] = Future()
-        self._future.add_done_callback(lambda _: when_done())
+        self._future.add_done_callback(lambda future: when_done(future.exception()))
         self._function = function
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()

@@ -13,7 +13,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 ROW = "__row"
 """int64: the global number of the row, taken where the file is read."""
@@ -80,6 +82,11 @@ def flat_values(column: pa.ChunkedArray, field: pa.Field, found: Layout) -> pa.A
     if len(values) != num_rows * math.prod(found.shape):
         raise ValueError(f"{len(values)} elements in {num_rows} rows, not {found.shape} in each")
     return values
+
+
+def hidden_column(table: pa.Table, name: str) -> NDArray[np.int64]:
+    """Its values; read-only where they share the table's memory."""
+    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
 
 
 def count_nulls(column: pa.ChunkedArray) -> int:

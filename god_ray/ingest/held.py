@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from god_ray.errors import RecipeError
-from god_ray.ingest.columns import ROW
-from god_ray.ingest.tensors import Array, array_columns, row_column
+from god_ray.ingest.columns import ROW, hidden_column
+from god_ray.ingest.tensors import Array, array_columns
 from god_ray.ingest.userfunction import function_name, source_file
 
 Collate = Callable[[pa.Table], dict[str, Tensor]]
@@ -60,7 +60,7 @@ class HeldTensors:
         for name, array in columns.items():
             if table.column(name).num_chunks == 1:  # a view, perhaps of Ray's object store
                 columns[name] = array.copy()
-        return cls(columns, row_column(table, ROW).copy())
+        return cls(columns, hidden_column(table, ROW).copy())
 
     def gather(self, index: Index) -> Leaf:
         batch = {name: torch.from_numpy(array.take(index, 0)) for name, array in self.columns.items()}
@@ -87,7 +87,7 @@ class HeldTable:
         return self._leaf(pa.concat_tables(taken))
 
     def _leaf(self, table: pa.Table) -> Leaf:
-        return Leaf(collated(self._collate, table.drop_columns([ROW])), row_column(table, ROW).copy())
+        return Leaf(collated(self._collate, table.drop_columns([ROW])), hidden_column(table, ROW).copy())
 
 
 def hold(table: pa.Table, collate: Collate | None) -> Held:

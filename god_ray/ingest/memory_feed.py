@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from god_ray.ingest.background import Background
 from god_ray.ingest.carrier import Abandoned, Carrier, Counters
-from god_ray.ingest.columns import ROW
+from god_ray.ingest.columns import ROW, hidden_column
 from god_ray.ingest.held import Collate, Held, HeldTable, HeldTensors, Leaf
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.ingest.tasks import SameColumns, Task, join
-from god_ray.ingest.tensors import Array, array_columns, row_column
+from god_ray.ingest.tensors import Array, array_columns
 from god_ray.plan import Cursor, DataPlan
 
 MAX_TASKS = 64
@@ -52,7 +52,7 @@ class MemoryFeed:
         """Begin loading; once is enough, whatever the position and the lanes."""
         if self._loading is None:
             self._carrier.start(iter(tasks(self._source)))
-            self._loading = Background(self._load, "god_ray-load", self._notify)
+            self._loading = Background(self._load, "god_ray-load", lambda _: self._notify())
 
     def leaf(self, cursor: Cursor, lane: int) -> Leaf | None:
         rows = self._plan.epoch(cursor.epoch).row_numbers(lane, cursor.step_in_epoch)
@@ -104,7 +104,7 @@ class MemoryFeed:
             filled.add(table)
             self._last_arrival = time.monotonic()
         self._held = filled.finish()
-        self._carrier.close()
+        self._carrier.start(iter(()))  # what Ray may still be doing is not needed
 
     def _notify(self) -> None:
         with self._changed:
@@ -141,7 +141,7 @@ class _Tensors:
             if self._at == 0:
                 self._columns[name] = np.empty((self._num_rows, *array.shape[1:]), array.dtype)
             self._columns[name][here] = array
-        self._rows[here] = row_column(table, ROW)
+        self._rows[here] = hidden_column(table, ROW)
         self._at += table.num_rows
 
     def finish(self) -> HeldTensors:

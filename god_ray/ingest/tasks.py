@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from god_ray.errors import RecipeError, RowsMismatch
-from god_ray.ingest.columns import HIDDEN, ROW, describe
+from god_ray.ingest.columns import HIDDEN, ROW, describe, hidden_column
 from god_ray.ingest.parquet import Piece, Reader
-from god_ray.ingest.tensors import row_column
 from god_ray.ingest.userfunction import function_name, source_file
 
 Preprocess = Callable[[pa.Table], pa.Table]
@@ -81,7 +80,7 @@ def verify(table: pa.Table, task: Task) -> None:
     expected = np.concatenate(
         [np.arange(p.first_row, p.first_row + p.rows, dtype=np.int64) for p in task.pieces]
     )
-    found = row_column(table, ROW)
+    found = hidden_column(table, ROW)
     if not np.array_equal(found, expected):
         raise RowsMismatch(
             f"read task {task.key}: {len(found)} rows arrived that are not the {len(expected)} planned",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
@@ -43,11 +42,6 @@ def array_columns(table: pa.Table) -> dict[str, Array]:
         name: values.to_numpy(zero_copy_only=False).reshape(table.num_rows, *shape)
         for name, (values, shape) in _flat_columns(table).items()
     }
-
-
-def row_column(table: pa.Table, name: str) -> NDArray[np.int64]:
-    """A hidden column."""
-    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
 
 
 def _flat_columns(table: pa.Table) -> dict[str, tuple[pa.Array, tuple[int, ...]]]:

@@ -80,7 +80,9 @@ class WindowLoader:
         self._lanes = {lane: _Lane() for lane in lanes}
         self._stopped = self._starving = False
         self._same_columns = SameColumns()
-        self._thread = Background(lambda: self._load(upcoming), "god_ray-load", when_done=self._notify)
+        self._thread = Background(
+            lambda: self._load(upcoming), "god_ray-load", when_done=lambda _: self._notify()
+        )
 
     def current(self, lane: int) -> Slot | None:
         return self._lanes[lane].current

@@ -1,0 +1,204 @@
+"""Ray Data as the carrier: one Ray Dataset per bunch of read tasks, in order, one block per task.
+
+In: tasks. Out: their tables, through `AheadCarrier`. The only module of this room that imports Ray; written
+against Ray 2.60, of which it uses one internal: the streaming executor's `shutdown`, to stop an execution
+that is still waiting for its first block. Must not know lanes or batches. A block that is not its task's
+raises `RowsMismatch`, and the worker reads instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+import ray.data
+from ray.data.block import BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
+
+from god_ray.errors import RowsMismatch
+from god_ray.ingest.ahead import AheadCarrier
+from god_ray.ingest.carrier import Counters, DirectCarrier
+from god_ray.ingest.columns import POSITION, hidden_column
+from god_ray.ingest.parquet import ParquetSource, Reader
+from god_ray.ingest.tasks import Preprocess, Task, apply, join, read_pieces
+from god_ray.userfile import register_by_value
+
+_building = threading.Lock()
+"""Ray's DataContext is one per process while a Dataset is built."""
+
+
+class RayCarrier(AheadCarrier):
+    """A `Carrier` whose tasks Ray Data reads and preprocesses on the cluster's CPUs."""
+
+    def __init__(
+        self,
+        source: ParquetSource,
+        preprocess: Preprocess | None,
+        direct: DirectCarrier,
+        counters: Counters,
+        changed: threading.Condition,
+        memory_bytes: int,
+    ) -> None:
+        if not ray.is_initialized():
+            raise ValueError('reader="ray" needs an initialised Ray; use reader="direct" without one')
+        register_by_value()
+        _keep_console_quiet()
+        begin = partial(RayExecution, source.reader, source.row_bytes, preprocess)
+        super().__init__(begin, direct, counters, changed, memory_bytes)
+
+
+class RayExecution:
+    """One Ray Dataset over a bunch of tasks."""
+
+    def __init__(
+        self, reader: Reader, row_bytes: int, preprocess: Preprocess | None, tasks: Sequence[Task]
+    ) -> None:
+        self._num_tasks = len(tasks)
+        self._executor: Any = None
+        self._dataset = _dataset(_TaskSource(reader, row_bytes, tasks), preprocess)
+
+    def tables(self) -> Generator[tuple[int, pa.Table], None, None]:
+        blocks = self._dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
+        with closing(iter(blocks)) as opened, _Announcing(self):
+            for block in opened:
+                if block.num_rows:
+                    yield _task_index(block, self._num_tasks), block.drop_columns([POSITION])
+
+    def began(self, executor: Any) -> None:
+        self._executor = executor
+
+    def stop(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(force=True)
+
+
+class _Announcing:
+    """While open, tells the execution about the executor that Ray starts in this thread."""
+
+    here = threading.local()
+
+    def __init__(self, execution: RayExecution) -> None:
+        self._execution = execution
+
+    def __enter__(self) -> None:
+        self.here.execution = self._execution
+
+    def __exit__(self, *_: object) -> None:
+        self.here.execution = None
+
+
+class ExecutorCallback:
+    """Ray calls this in the thread that iterates. It is the only way to an executor without a first block."""
+
+    def before_execution_starts(self, executor: Any) -> None:
+        execution = getattr(_Announcing.here, "execution", None)
+        if execution is not None:
+            execution.began(executor)
+
+    def on_execution_step(self, executor: Any) -> None:
+        pass
+
+    def after_execution_succeeds(self, executor: Any) -> None:
+        pass
+
+    def after_execution_fails(self, executor: Any, error: Exception) -> None:
+        pass
+
+
+class _TaskSource(Datasource):  # type: ignore[misc]
+    """One Ray read task per task."""
+
+    def __init__(self, reader: Reader, row_bytes: int, tasks: Sequence[Task]) -> None:
+        super().__init__()
+        self._reader, self._row_bytes, self._tasks = reader, row_bytes, tasks
+
+    def get_name(self) -> str:
+        return "GodRay"
+
+    def estimate_inmemory_data_size(self) -> int:
+        return sum(task.rows for task in self._tasks) * self._row_bytes
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        return [self._read_task(index, task) for index, task in enumerate(self._tasks)]
+
+    def _read_task(self, index: int, task: Task) -> ReadTask:
+        size = BlockMetadata(task.rows, task.rows * self._row_bytes, None, None)
+        return ReadTask(partial(_read, self._reader, index, task), size)
+
+
+def _dataset(source: _TaskSource, preprocess: Preprocess | None) -> Any:
+    with _building:
+        context = ray.data.DataContext.get_current().copy()
+        context.execution_options.preserve_order = True
+        context.target_max_block_size = None  # one block per task
+        context.execution_no_progress_timeout_s = -1  # a trainer may use one window for hours
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        context.enable_auto_log_stats = False
+        context.custom_execution_callback_classes = [
+            *context.custom_execution_callback_classes,
+            ExecutorCallback,
+        ]
+        with ray.data.DataContext.current(context):
+            count = len(source.get_read_tasks(-1))
+            dataset = ray.data.read_datasource(source, override_num_blocks=count)
+            if preprocess is not None:
+                dataset = dataset.map_batches(
+                    partial(_preprocess, preprocess),
+                    batch_size=None,
+                    batch_format="pyarrow",
+                    zero_copy_batch=True,
+                    udf_modifying_row_count=False,
+                )
+            return dataset
+
+
+# In Ray's tasks
+
+
+def _read(reader: Reader, index: int, task: Task) -> list[pa.Table]:
+    """The task's rows and their positions: index of the task in the upper half, of the piece in the lower."""
+    tables = read_pieces(reader, task.pieces)
+    for nth, table in enumerate(tables):
+        position = np.full(table.num_rows, (index << 32) + nth, dtype=np.int64)
+        tables[nth] = table.append_column(POSITION, pa.array(position))
+    return [pa.concat_tables(tables)]
+
+
+def _preprocess(preprocess: Preprocess, block: pa.Table) -> pa.Table:
+    """Piece by piece, as the worker does it."""
+    position = hidden_column(block, POSITION)
+    edges = [0, *(np.flatnonzero(np.diff(position)) + 1).tolist(), block.num_rows]
+    pieces = [block.slice(lo, hi - lo) for lo, hi in pairwise(edges)]
+    return join([apply(preprocess, piece) for piece in pieces])
+
+
+# In the worker
+
+
+def _task_index(block: pa.Table, num_tasks: int) -> int:
+    indices = hidden_column(block, POSITION) >> 32
+    index = int(indices[0])
+    if not (0 <= index < num_tasks and (indices == index).all()):
+        raise RowsMismatch(
+            f"a block of Ray Data mixes rows of several reads ({np.unique(indices)[:5].tolist()})",
+            "One block per read task was asked for.",
+        )
+    return index
+
+
+def _keep_console_quiet() -> None:
+    """Ray Data announces every execution; it still does so in its log file."""
+    for handler in logging.getLogger("ray.data").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setLevel(max(handler.level, logging.WARNING))
