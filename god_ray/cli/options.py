@@ -1,0 +1,40 @@
+"""Arguments and options that several commands share, and how a run is named to a user.
+
+In: nothing. Out: annotated types for typer, and text. Must import nothing heavy: every command file imports
+it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+STORAGE_VARIABLE = "GOD_RAY_STORAGE"
+DEFAULT_STORAGE = Path("runs")
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name below --storage, or its folder.")]
+Spec = Annotated[str, typer.Argument(metavar="SPEC", help="The run spec, a YAML file.")]
+Storage = Annotated[
+    Path, typer.Option("--storage", envvar=STORAGE_VARIABLE, help="The folder that holds the runs.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec; may be repeated."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", help="In this process, without Ray: breakpoints work, the digest is the same."),
+]
+
+
+def reference(folder: Path) -> str:
+    """What to call the run in a command that the user may copy: its name where that is enough."""
+    storage = Path(os.environ.get(STORAGE_VARIABLE) or DEFAULT_STORAGE)
+    if (storage / folder.name).resolve() == folder.resolve():
+        return folder.name
+    path = os.path.relpath(folder)
+    return str(folder) if path.startswith("..") else path

@@ -1,0 +1,92 @@
+"""What can be said of a run from its folder alone: the facts behind `god-ray ls` and `god-ray status`.
+
+In: a run folder, perhaps being written this moment. Out: plain values under stable keys. Must import neither
+torch, ray nor numpy, and must take no lock for longer than a look. A damaged folder shows as RunNotFound
+(`facts`), or as a line of its own in a listing.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from god_ray.errors import RunNotFound
+from god_ray.monitor.newest import newest
+from god_ray.runtime.run_folder import FINAL, RunFolder
+
+UNREADABLE = "UNREADABLE"
+"""In a listing, in place of a state: the run's record is damaged, and `reason` says how."""
+_CHECKPOINT = re.compile(r"step-(\d{8,})")
+
+
+def facts(folder: RunFolder) -> dict[str, Any]:
+    """Everything `god-ray status` says. Values that are not known yet are None. Raises RunNotFound."""
+    record = folder.read()
+    last = newest(folder.ledger)
+    digested = newest(folder.ledger, "digest")
+    evaluated = newest(folder.ledger, "eval") if record.get("eval_fingerprint") else None
+    saved = checkpoints(folder)
+    return _summary(folder, record, last) | {
+        "steps_per_epoch": record.get("steps_per_epoch"),
+        "metrics": evaluated["eval"] if evaluated else None,
+        "workers": record.get("workers", []),
+        "generation": record.get("generation", 0),
+        "recoveries": record.get("recoveries", 0),
+        "attempts": len(record.get("attempts", [])),
+        "last_checkpoint_step": max(saved, default=None),
+        "last_digest": digested["digest"] if digested else None,
+        "last_digest_step": digested["step"] if digested else None,
+        "created_at": record.get("created_at"),
+        "updated_at": last.get("at") if last else None,
+    }
+
+
+def listing(storage: Path) -> list[dict[str, Any]]:
+    """One summary per run below `storage`, the one started last at the end."""
+    found = []
+    for path in sorted(storage.glob("*/run.json")):
+        folder = RunFolder(path.parent)
+        try:
+            record = folder.read()
+        except RunNotFound as error:
+            found.append(_summary(folder, {"state": UNREADABLE, "reason": error.what}, None))
+        else:
+            found.append(_summary(folder, record, newest(folder.ledger)))
+    return sorted(found, key=lambda summary: (summary["started_at"] or 0, summary["name"]))
+
+
+def checkpoints(folder: RunFolder) -> dict[int, float]:
+    """Step -> unix second at which it became durable, of every complete checkpoint."""
+    found = {}
+    if folder.checkpoints.is_dir():
+        for path in folder.checkpoints.iterdir():
+            match = _CHECKPOINT.fullmatch(path.name)
+            try:
+                if match:
+                    found[int(match[1])] = (path / "manifest.json").stat().st_mtime
+            except FileNotFoundError:
+                continue  # removed this moment, or without the manifest that makes it one
+    return found
+
+
+def _summary(folder: RunFolder, record: dict[str, Any], last: dict[str, Any] | None) -> dict[str, Any]:
+    state = record.get("state")
+    driven = folder.is_driven()
+    reason = record.get("reason")
+    if not driven and state not in (*FINAL, UNREADABLE):
+        reason = f"its driver is gone; god-ray resume {folder.name}"
+    return {
+        "name": folder.name,
+        "state": state,
+        "reason": reason,
+        "driven": driven,
+        "epoch": last["epoch"] if last else 0,
+        "step": last["step"] if last else 0,
+        "num_steps": record.get("num_steps"),
+        "loss": last["loss"] if last else None,
+        "num_workers": last["num_workers"] if last else None,
+        "started_at": record.get("started_at"),
+        "ended_at": record.get("ended_at"),
+        "folder": str(folder.path),
+    }
