@@ -58,9 +58,10 @@ class Evaluation:
         if self.runner.device.type != "cpu":
             batch = {k: v.to(self.runner.device) for k, v in batch.items()}
         num_rows = len(data.rows)
-        values: dict[str, object] = {"loss": self.recipe.loss(self.recipe.model, batch)}
-        if self.recipe.metrics is not None:
-            values |= _mapping(self.recipe.metrics(self.recipe.model, batch))
+        metrics = self.recipe.metrics
+        values = {} if metrics is None else _mapping(metrics(self.recipe.model, batch))
+        if "loss" not in values:
+            values["loss"] = self.recipe.loss(self.recipe.model, batch)
         for name, value in values.items():
             total, count = _sum_and_count(name, value, num_rows)
             before = sums.get(name, (0.0, 0.0))
@@ -82,12 +83,12 @@ class Evaluation:
         return result
 
 
-def _mapping(values: object) -> Mapping[str, object]:
-    if isinstance(values, Mapping) and "loss" not in values and "num_rows" not in values:
-        return values
+def _mapping(values: object) -> dict[str, object]:
+    if isinstance(values, Mapping) and "num_rows" not in values:
+        return dict(values)
     raise RecipeError(
         f"metrics returned {type(values).__name__}.",
-        'It must return a dict {name: per-row tensor, or (sum, count)}; "loss" and "num_rows" are god_ray\'s own.',
+        'It must return a dict {name: per-row tensor, or (sum, count)}; "num_rows" is god_ray\'s own.',
         'return {"accuracy": (prediction == batch["label"])} for example.',
     )
 

@@ -26,7 +26,7 @@ def connected(spec: RunSpec) -> Iterator[None]:
         yield
         return
     address = os.environ.get("RAY_ADDRESS")
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": True}
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address:
         ray.init(address=address, **quiet)
     else:

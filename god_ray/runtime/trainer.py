@@ -24,7 +24,9 @@ def fit(assignment: Assignment, folder: RunFolder, workers: int) -> tuple[dict[s
     """Run one attempt to its end. Raises what Ray raises when its own restarts are used up."""
     spec = assignment.spec
     require_room(spec, workers)
-    attempt = len(folder.read().get("attempts", []))
+    # The run folder is Ray's experiment folder too, since Ray takes only checkpoints inside it. Ray's list of
+    # checkpoints is made anew in each attempt: the store decides what is kept, and what is intact.
+    (folder.path / "checkpoint_manager_snapshot.json").unlink(missing_ok=True)
     gpu = spec.workers.gpus > 0
     resources = {"CPU": spec.workers.cpus} | ({"GPU": spec.workers.gpus} if gpu else {})
     trainer = TorchTrainer(
@@ -33,8 +35,8 @@ def fit(assignment: Assignment, folder: RunFolder, workers: int) -> tuple[dict[s
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker=resources),
         torch_config=TorchConfig(backend="nccl" if gpu else "gloo", timeout_s=GROUP_TIMEOUT_S),
         run_config=RunConfig(
-            name=f"attempt-{attempt:04d}",
-            storage_path=str(folder.path / "ray"),
+            name=folder.name,
+            storage_path=str(folder.path.parent),
             failure_config=FailureConfig(max_failures=spec.failures.max),
             checkpoint_config=CheckpointConfig(num_to_keep=None),
             worker_runtime_env={"env_vars": numerics.environment(spec)},

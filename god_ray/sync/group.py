@@ -14,6 +14,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+# torch 2.13 renamed the collective; the old name warns there.
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
+
 class Group(Protocol):
     rank: int
     size: int
@@ -57,7 +61,7 @@ class TorchGroup:
         self.device = device
 
     def all_gather(self, received: Tensor, sent: Tensor) -> None:
-        dist.all_gather_into_tensor(received, sent)
+        _all_gather(received, sent)
 
     def all_to_all(
         self, received: Tensor, sent: Tensor, received_sizes: list[int], sent_sizes: list[int]
@@ -66,11 +70,11 @@ class TorchGroup:
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         sizes = torch.zeros(self.size, dtype=torch.int64, device=self.device)
-        dist.all_gather_into_tensor(sizes, torch.tensor([len(data)], device=self.device))
+        _all_gather(sizes, torch.tensor([len(data)], device=self.device))
         width = int(sizes.max())
         padded = torch.frombuffer(bytearray(data.ljust(width, b"\0")), dtype=torch.uint8).to(self.device)
         received = torch.empty(self.size * width, dtype=torch.uint8, device=self.device)
-        dist.all_gather_into_tensor(received, padded)
+        _all_gather(received, padded)
         rows = received.cpu().numpy().reshape(self.size, width)
         return [rows[rank, : int(sizes[rank])].tobytes() for rank in range(self.size)]
 
