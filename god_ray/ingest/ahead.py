@@ -101,6 +101,8 @@ class AheadCarrier:
         self._begin, self._direct, self._counters, self._changed = begin, direct, counters, changed
         self._memory_bytes, self._max_tables = memory_bytes, max_tables
         self._session = _Session(iter(()), stopped=True)
+        self._alive: list[_Run] = []
+        """Of all sessions: those that were stopped may still be ending."""
 
     def start(self, tasks: Iterator[Task]) -> None:
         self._stop(self._session)
@@ -116,9 +118,8 @@ class AheadCarrier:
         return table
 
     def close(self) -> None:
-        session = self._session
-        self._stop(session)
-        for run in session.runs:
+        self._stop(self._session)
+        for run in self._alive:
             if run.thread is not None and not run.thread.join(CLOSE_S):
                 logger.warning("an execution of Ray Data did not end within %.0f s", CLOSE_S)
 
@@ -159,7 +160,8 @@ class AheadCarrier:
         with self._changed:
             if session.stopped or session.failures >= MAX_FAILURES:
                 return
-            session.runs = [old for old in session.runs if not old.ended] + [run]
+            session.runs = [*session.runs, run]
+            self._alive = [*(old for old in self._alive if not old.ended), run]
         run.thread = Background(
             lambda: self._take(session, run), "god_ray-ray", lambda error: self._ended(session, run, error)
         )

@@ -50,11 +50,12 @@ def open_feed(
     collate: Collate | None = None,
     memory_bytes: int = 1 << 28,
     num_steps: int | None = None,
+    patience_s: float = LOAD_PATIENCE_S,
 ) -> Feed:
     """A feed over the plan.
 
     reader: "ray" needs an initialised Ray. memory_bytes: bound on what is taken from Ray ahead of need.
-    num_steps: steps of the whole run, so that nothing is read beyond its end.
+    num_steps: steps of the whole run, so that nothing is read beyond its end. patience_s: see above.
     """
     counters = new_counters()
     changed = threading.Condition()
@@ -65,5 +66,5 @@ def open_feed(
 
         carrier = RayCarrier(source, preprocess, direct, counters, changed, memory_bytes)
     if plan.shuffle == "full":
-        return MemoryFeed(source, plan, carrier, counters, collate, changed, LOAD_PATIENCE_S)
+        return MemoryFeed(source, plan, carrier, counters, collate, changed, num_steps, patience_s)
     return WindowFeed(source, plan, carrier, direct, counters, collate, changed, num_steps)

@@ -36,11 +36,13 @@ class MemoryFeed:
         counters: Counters,
         collate: Collate | None,
         changed: threading.Condition,
+        num_steps: int | None,
         patience_s: float,
     ) -> None:
         self.counters = counters
         self._source, self._plan, self._carrier, self._collate = source, plan, carrier, collate
-        self._changed, self._patience_s = changed, patience_s
+        self._changed, self._num_steps, self._patience_s = changed, num_steps, patience_s
+        self._epoch = -1
         self._waiting_since: float | None = None
         self._last_arrival = 0.0
         self._held: Held | None = None
@@ -55,6 +57,8 @@ class MemoryFeed:
             self._loading = Background(self._load, "god_ray-load", lambda _: self._notify())
 
     def leaf(self, cursor: Cursor, lane: int) -> Leaf | None:
+        if cursor.epoch != self._epoch:
+            self._turn_to(cursor.epoch)
         rows = self._plan.epoch(cursor.epoch).row_numbers(lane, cursor.step_in_epoch)
         if not len(rows):
             return None
@@ -67,6 +71,17 @@ class MemoryFeed:
             self._loading.join(timeout_s=10)
         self._carrier.close()
         self._held = None
+
+    def _turn_to(self, epoch: int) -> None:
+        """Have the next epoch's order made while this one is trained: 0.1 s per million rows."""
+        self._epoch = epoch
+        following = epoch + 1
+        if self._num_steps is None or following * self._plan.steps_per_epoch < self._num_steps:
+            Background(lambda: self._prepare_order(following), "god_ray-order", lambda _: None)
+
+    def _prepare_order(self, epoch: int) -> None:
+        if self._plan.shuffle == "full":
+            _ = self._plan.epoch(epoch).permutation
 
     def _wait(self) -> Held:
         if self._loading is None:

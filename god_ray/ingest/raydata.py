@@ -198,7 +198,7 @@ def _task_index(block: pa.Table, num_tasks: int) -> int:
 
 
 def _keep_console_quiet() -> None:
-    """Ray Data announces every execution; it still does so in its log file."""
+    """Ray Data announces executions, waits and failures that are gone around; its log file still has them."""
     for handler in logging.getLogger("ray.data").handlers:
         if isinstance(handler, logging.StreamHandler):
-            handler.setLevel(max(handler.level, logging.WARNING))
+            handler.setLevel(logging.CRITICAL)
