@@ -1,7 +1,7 @@
 """The Python front door: `god_ray.train(spec) -> Result`, and what the commands `train` and `resume` call.
 
-In: a spec (path or mapping) and overrides. Out: a `Result`. Checks everything before anything is created. Must not
-print: progress is the caller's business (`watch`).
+In: a spec (path or mapping) and overrides. Out: a `Result`. Checks everything before anything is created.
+Must not print: progress is the caller's business (`watch`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def train(
     overrides: tuple[str, ...] = (),
     **fields: Any,
 ) -> Result:
-    """Train a new run to its end. Raises UserError before anything is created; a run that fails is a Result."""
+    """Train a new run to its end. Raises UserError before anything is made; a failed run is a Result."""
     loaded = load(spec, overrides, **fields)
     name = loaded.spec.name or f"{strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     storage = Path(loaded.spec.storage)
@@ -121,7 +121,7 @@ def _require_same_data(record: Mapping[str, Any], assignment: Assignment) -> Non
         return
     grown = manifest.num_rows > int(record["num_rows"])
     raise ResumeRefused(
-        f"the data of run {record['name']} has changed: {record['num_rows']} rows then, {manifest.num_rows} now.",
+        f"the data of run {record['name']} has changed: {record['num_rows']} rows became {manifest.num_rows}.",
         "A resumed run must see every row of every epoch exactly once, in the order it began with.",
         "start a new run on the grown data with init_from: this run's folder."
         if grown

@@ -1,9 +1,10 @@
 """Does every worker compute the bits that the others would?
 
-All workers apply the same reduced gradient, so equal states do not show a wrong leaf. At audit steps each worker
-also recomputes one leaf of another worker, rotating, and the hashes are compared inside the same message; so are
-the digests of the committed states. A difference is an AuditMismatch naming both workers and the lane, before the
-step is applied. Must not know what causes it: silent corruption, another thread count, a non-deterministic kernel.
+All workers apply the same reduced gradient, so equal states do not show a wrong leaf. At audit steps each
+worker also recomputes one leaf of another worker, rotating, and the hashes are compared inside the same
+message; so are the digests of the committed states. A difference is an AuditMismatch naming both workers
+and the lane, before the step is applied. Must not know what causes it: silent corruption, another thread
+count, a non-deterministic kernel.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Audit:
         self.own.clear()
 
     def lane_to_check(self, cursor: Cursor) -> int:
-        """A lane of the next worker, both rotating from audit to audit; with one worker, a lane of its own."""
+        """A lane of another worker, both rotating from audit to audit; alone, a lane of its own."""
         turn, size = cursor.step // self.every, len(self.ranges)
         other = (self.rank + 1 + turn % max(1, size - 1)) % size
         lo, hi = self.ranges[other]
@@ -78,7 +79,7 @@ class Audit:
                 raise AuditMismatch(
                     f"worker {owner} and worker {rank} compute different bits for lane {lane} "
                     f"of step {cursor.step + 1}.",
-                    f"Worker {owner} has {hashes[lane]:016x}, worker {rank} has {int(note['audit_hash']):016x}.",
+                    f"Worker {owner}: {hashes[lane]:016x}, worker {rank}: {int(note['audit_hash']):016x}.",
                     "one of them has other threads, another kernel or bad memory; an operation without a "
                     "deterministic kernel also shows so: god-ray check SPEC.",
                 )

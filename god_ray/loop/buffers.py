@@ -1,8 +1,8 @@
-"""Buffers (BatchNorm statistics, counters) as part of the state that does not depend on the number of workers.
+"""Buffers (BatchNorm statistics, counters): part of the state, whatever the number of workers.
 
-Every leaf starts from the committed buffers. Changed float buffers become the mean over leaves weighted by rows,
-summed along the tree; others come from the first lane; one that no leaf changed keeps its bits. In: a model. Out:
-contributions for the exchange, and the committed buffers set after it.
+Every leaf starts from the committed buffers. Changed float buffers become the mean over leaves weighted by
+rows, summed along the tree; others come from the first lane; one that no leaf changed keeps its bits. In: a
+model. Out: contributions for the exchange, and the committed buffers set after it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Buffers:
         _write(self._other, self._committed_other)
 
     def contribute(self, lane: int, num_rows: int, keep: bool) -> list[Tensor | None]:
-        """After a leaf: rows * value of each float buffer. `keep`: also note what changed (not for an audit)."""
+        """After a leaf: rows * value of each float buffer. `keep`: note what changed (not in an audit)."""
         now = _read(self._float)
         if keep:
             for i, (value, before) in enumerate(zip(now, self._committed)):

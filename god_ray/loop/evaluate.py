@@ -1,7 +1,8 @@
-"""Evaluation: each row of the evaluation set once, the same numbers to the last digit at any number of workers.
+"""Evaluation: each row once, the same numbers to the last digit at any number of workers.
 
-In: a feed over the evaluation set in its own plan (no shuffle). Out: {name: mean, "num_rows": n}. Sums are float64
-per lane, in row order, then folded along the fixed tree. Must not change the model: modes are put back as they were.
+In: a feed over the evaluation set in its own plan (no shuffle). Out: {name: mean, "num_rows": n}. Sums are
+float64 per lane, in row order, then folded along the fixed tree. Must not change the model: modes are put
+back as they were.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Evaluation:
         self.group, self.lanes = group, lanes
 
     def run(self, seed: int, mixed: bool) -> dict[str, float]:
-        """One pass over the evaluation set. Raises RecipeError when `metrics` or `loss` break their contract."""
+        """One pass over the set. Raises RecipeError when `metrics` or `loss` break their contract."""
         model = self.recipe.model
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
@@ -94,7 +95,7 @@ def _mapping(values: object) -> dict[str, object]:
 
 
 def _sum_and_count(name: str, value: object, num_rows: int) -> tuple[float, float]:
-    """Float64 sum and count of a per-row tensor [n], a (sum, count) pair, or (loss only) a mean over the rows."""
+    """Float64 sum and count of a per-row tensor [n], a (sum, count) pair, or (loss only) a mean."""
     if isinstance(value, tuple) and len(value) == 2:
         return float(value[0]), float(value[1])
     if isinstance(value, Tensor) and name == "loss" and value.numel() == 1:

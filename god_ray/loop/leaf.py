@@ -1,8 +1,9 @@
 """One leaf: forward and backward of one lane's rows in one step.
 
-In: a place (cursor, lane) and its rows. Out: gradients and buffer contributions for the exchange, loss, weight, and
-on demand a hash of all its bits. The result is a function of state, place and rows alone: generators are seeded and
-buffers reset first, so it has the same bits in any process. A recipe's mistakes show here as RecipeError.
+In: a place (cursor, lane) and its rows. Out: gradients and buffer contributions for the exchange, loss,
+weight, and on demand a hash of all its bits. The result is a function of state, place and rows alone:
+generators are seeded and buffers reset first, so it has the same bits in any process. A recipe's mistakes
+show here as RecipeError.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from god_ray.loop.buffers import Buffers
 from god_ray.loop.ports import LeafData
 from god_ray.loop.seeding import TRAIN, seed_generators
 from god_ray.plan import Cursor
-from god_ray.recipe import Recipe, RowRandom
+from god_ray.recipe import Recipe
+from god_ray.rowrandom import RowRandom
 
 
 @dataclass
 class LeafResult:
-    """`tensors`: gradients (None: no gradient) then buffer contributions; `loss` and `weight` are float64 sums."""
+    """`tensors`: gradients (or None), then buffer contributions; `loss`, `weight`: float64 sums."""
 
     tensors: list[Tensor | None]
     loss: float
@@ -37,7 +39,8 @@ class LeafResult:
         digest = xxhash.xxh3_64()
         for tensor in self.tensors:
             if tensor is not None:
-                digest.update(tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+                flat = tensor.detach().contiguous().cpu().reshape(-1)
+                digest.update(flat.view(torch.uint8).numpy().data)
         digest.update(repr((self.loss, self.weight)).encode())
         return digest.intdigest()
 
@@ -95,7 +98,7 @@ class LeafRunner:
 
 
 def split_loss(result: object, num_rows: int) -> tuple[Tensor, float | None]:
-    """(mean, None) or (sum, weight) from what a recipe's loss returned. Raises RecipeError on anything else."""
+    """(mean, None) or (sum, weight) from what a recipe's loss returned. RecipeError on anything else."""
     loss, weight = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
         shape = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(type(loss))

@@ -1,8 +1,9 @@
 """A worker's life from a cursor to an outcome: step, publish the step before, evaluate, save, obey.
 
 A step is committed when the optimizer has stepped, and published (ledger, checkpoint, report) when the next
-exchange has completed, because then every worker has committed it. In: a `Step`, policies and ports. Out: `Outcome`.
-All decisions come out of notes that every worker has, so all decide alike. Must not know Ray or files.
+exchange has completed, because then every worker has committed it. In: a `Step`, policies and ports. Out:
+`Outcome`. All decisions come out of notes that every worker has, so all decide alike. Must not know Ray or
+files.
 """
 
 from __future__ import annotations
@@ -116,13 +117,15 @@ class Loop:
         if self._evaluation_due(cursor, last):
             better = self._evaluate()
             if self.stop_when is not None and self.stop_when.exhausted and not last:
-                reason = f"stop_when: {self.stop_when.metric} has not improved in {self.stop_when.patience} evaluations"
-                outcome = ("succeeded", reason)
+                rule = self.stop_when
+                outcome = ("succeeded", f"stop_when: no better {rule.metric} in {rule.patience} evaluations")
         if request and not last:
             kind = "stopped" if request == STOP else "resize"
             outcome = outcome or (kind, "asked to stop" if request == STOP else "asked to resize")
         every = policy.checkpoint_every
-        save = last or outcome or better or bool(reduced.notes["due"].any()) or bool(every and done % every == 0)
+        save = (
+            last or outcome or better or bool(reduced.notes["due"].any()) or bool(every and done % every == 0)
+        )
         if save or done % policy.digest_every == 0:
             self.digest = self.pending["digest"] = digest(self.state.model, self.state.optimizer)
         else:
@@ -142,7 +145,8 @@ class Loop:
 
     def _evaluate(self) -> bool:
         """Evaluate; True if a checkpoint must keep this state as the best so far."""
-        assert self.evaluation is not None and self.pending is not None
+        assert self.evaluation is not None
+        assert self.pending is not None
         self.metrics = self.pending["eval"] = self.evaluation.run(self.policy.seed, self.policy.mixed)
         if self.stop_when is not None:
             self.stop_when.better(self.metrics)

@@ -1,7 +1,7 @@
 """What the loop needs from the world, each as small as it can be.
 
-The runtime fills these: with files and Ray for the leader of a generation, with nothing for the other workers, with
-nothing but files for `--debug`. The loop therefore has no branch on rank.
+The runtime fills these: with files and Ray for the leader of a generation, with nothing for the other
+workers, with nothing but files for `--debug`. The loop therefore has no branch on rank.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Journal(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Durable state. `save` copies and returns; it is written after `publish(step)`, and `written` says so."""
+    """Durable state. `save` copies and returns; it is written after `publish(step)`; see `written`."""
 
     def save(self, step: int, take: Callable[[], Snapshot], meta: Mapping[str, Any]) -> None: ...
 
@@ -68,6 +68,6 @@ class Control(Protocol):
 
 
 class Reporter(Protocol):
-    """Tells the host of the run (Ray Train) about a durable checkpoint; every worker calls it for the same step."""
+    """Tells Ray Train about a durable checkpoint; every worker calls it for the same step."""
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None: ...

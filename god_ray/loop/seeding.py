@@ -1,7 +1,7 @@
 """Random numbers without a state to save: every leaf seeds every generator from (seed, step, lane).
 
-In: the run's seed and the place of a leaf. Out: seeded torch, numpy and `random`. A model that keeps a generator of
-its own escapes this; `check` finds it, because it runs a leaf twice.
+In: the run's seed and the place of a leaf. Out: seeded torch, numpy and `random`. A model that keeps a
+generator of its own escapes this; `check` finds it, because it runs a leaf twice.
 """
 
 from __future__ import annotations

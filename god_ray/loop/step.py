@@ -1,8 +1,8 @@
 """One optimizer update over one global batch.
 
-In: a cursor. Out: the record of the step that everyone agrees on. The state changes only after the exchange, by the
-same reduced gradient on every worker; whatever is wrong (rows, NaN, an audit) is seen by all of them before that.
-Must not know how workers come and go.
+In: a cursor. Out: the record of the step that everyone agrees on. The state changes only after the
+exchange, by the same reduced gradient on every worker; whatever is wrong (rows, NaN, an audit) is seen by
+all of them before that. Must not know how workers come and go.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Step:
         self.lo, self.hi = exchange.ranges[rank]
 
     def run(self, cursor: Cursor, told: Told) -> tuple[Reduced, dict[str, Any]]:
-        """Do step `cursor`. Returns every worker's notes and the ledger's record. Raises RunFailed, agreed by all."""
+        """Do step `cursor`. Returns all notes and the ledger's record. Raises RunFailed, agreed by all."""
         begin = perf_counter()
         self.cursor, self.told = cursor, told
         self.results: dict[int, LeafResult] = {}
@@ -161,7 +161,7 @@ class Step:
             self.schedule.step()
         return norm
 
-    def _clip(self, parameters: list[Tensor]) -> float | None:
+    def _clip(self, parameters: Sequence[Tensor]) -> float | None:
         if self.clip_norm is None:
             return None
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm))

@@ -1,7 +1,8 @@
 """When to stop early, and which checkpoint is the best: one rule each over evaluation results.
 
-In: the metrics of each evaluation, the same on every worker, so that all decide alike. Out: stop or go on; better or
-not. The memory is two numbers, kept in the checkpoint. A metric that is missing is the user's error; NaN never wins.
+In: the metrics of each evaluation, the same on every worker, so that all decide alike. Out: stop or go on;
+better or not. The memory is two numbers, kept in the checkpoint. A metric that is missing is the user's
+error; NaN never wins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Builds a worker's loop out of an assignment: recipe, state, feeds, exchange, policies.
 
-The local half (`build_local`) may fail on one worker alone; the shared half (`assemble`) makes all workers agree on
-fingerprint, checkpoint and initial state before the first step. In: assignment, group, ports. Out: a Loop and a
-cursor. Must not know Ray.
+The local half (`build_local`) may fail on one worker alone; the shared half (`assemble`) makes all workers
+agree on fingerprint, checkpoint and initial state before the first step. In: assignment, group, ports. Out:
+a Loop and a cursor. Must not know Ray.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _exchange(
 
 
 def _has_unused(runner: LeafRunner, feed: Feed, plan: DataPlan, group: Group) -> bool:
-    """DDP must be told before the first step whether a leaf may leave parameters without a gradient: try one."""
+    """DDP must know before the first step whether parameters may stay without a gradient: try a leaf."""
     cursor = plan.cursor_at(0)
     data = feed.leaf(cursor, 0)
     unused = data is None or any(t is None for t in runner.run(cursor, 0, data, keep=False).tensors)

@@ -1,7 +1,8 @@
 """What a worker is told when it starts: everything that the run is a function of, and where it is kept.
 
-`prepare` makes it from a loaded spec: the data sets are opened (footers only), `auto` is decided, all that is wrong
-with spec, data and recipe comes out at once. Plain picklable data. Must not know which worker gets it.
+`prepare` makes it from a loaded spec: the data sets are opened (footers only), `auto` is decided, all that
+is wrong with spec, data and recipe comes out at once. Plain picklable data. Must not know which worker gets
+it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Connects this process to Ray: the cluster that it is told of, or one of its own.
 
-In: how many CPUs and GPUs the workers need. Out: a connected process; `embedded` says whose cluster it is. A cluster
-that can never hold the workers shows here, in words.
+In: how many CPUs and GPUs the workers need. Out: a connected process; `embedded` says whose cluster it is.
+A cluster that can never hold the workers shows here, in words.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def require_room(spec: RunSpec, workers: int) -> None:
     for kind, each in (("CPU", spec.workers.cpus), ("GPU", spec.workers.gpus)):
         if each and have.get(kind, 0) < each * workers:
             raise UserError(
-                f"{workers} workers of {each:g} {kind} need {each * workers:g}; the cluster has {have.get(kind, 0):g}.",
+                f"{workers} workers need {each * workers:g} {kind}; the cluster has {have.get(kind, 0):g}.",
                 "They could never start.",
                 f"set workers to fewer, or workers.{kind.lower()}s to less.",
             )

@@ -1,7 +1,7 @@
 """Commands to a live run: one small file in the run's folder, replaced atomically.
 
-`send` makes a command durable (that is its acknowledgement); the leader of the run polls, all workers apply it at
-the same step boundary, the driver clears it. In: a kind and a number. Must not know Ray or torch.
+`send` makes a command durable (that is its acknowledgement); the leader of the run polls, all workers apply
+it at the same step boundary, the driver clears it. In: a kind and a number. Must not know Ray or torch.
 """
 
 from __future__ import annotations

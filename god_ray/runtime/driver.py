@@ -1,8 +1,9 @@
 """Leads a run from its first attempt to a final state.
 
-In: an assignment and its folder. Out: the outcome, also in `run.json`. One attempt is one `TorchTrainer.fit`; Ray
-restarts its workers from checkpoints inside it; a resize or a resume is a new attempt. Ctrl-C once asks for a stop at
-the next boundary, twice ends at once. The first cause of a failure is what comes out.
+In: an assignment and its folder. Out: the outcome, also in `run.json`. One attempt is one
+`TorchTrainer.fit`; Ray restarts its workers from checkpoints inside it; a resize or a resume is a new
+attempt. Ctrl-C once asks for a stop at the next boundary, twice ends at once. The first cause of a failure
+is what comes out.
 """
 
 from __future__ import annotations
@@ -95,14 +96,15 @@ def _conclude(assignment: Assignment, outcome: dict[str, Any], checkpoint: Any) 
     early = told["reason"].startswith("stop_when")
     if told["step"] != assignment.num_steps and not early:
         failure = RunFailed(
-            f"the run made {told['step']} of {assignment.num_steps} updates.", "It must not call that success."
+            f"the run made {told['step']} of {assignment.num_steps} updates.",
+            "It must not call that success.",
         )
         return Ended("FAILED", failure.what, told, failure), 0
     return Ended("SUCCEEDED", told["reason"], told, None, checkpoint), 0
 
 
 class _interrupts:
-    """Ctrl-C and SIGTERM: the first calls `stop`, the second raises Interrupted. Main thread only; else no effect."""
+    """Ctrl-C and SIGTERM: the first calls `stop`, the second raises Interrupted. In the main thread only."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self.stop, self.count = stop, 0
@@ -125,7 +127,7 @@ class _interrupts:
 
 
 def first_cause(error: BaseException) -> GodRayError:
-    """The error that started it, out of Ray's wrappings: a worker's own before its peers' lost connections."""
+    """The error that started it, out of Ray's wrappings: a worker's own before its peers' lost lines."""
     failures = getattr(error, "worker_failures", None) or {}
     causes = [_unwrap(e) for _, e in sorted(failures.items())] or [_unwrap(error)]
     for cause in causes:
@@ -134,7 +136,7 @@ def first_cause(error: BaseException) -> GodRayError:
     victims = ("Connection closed by peer", "Connection reset", "Broken pipe", "Read error", "Write error")
     own = [c for c in causes if not any(v in str(c) for v in victims)] or causes
     return RunFailed(
-        f"a worker failed: {type(own[0]).__name__}: {str(own[0]).strip().splitlines()[-1] if str(own[0]) else ''}",
+        f"a worker failed: {type(own[0]).__name__}: {(str(own[0]).strip().splitlines() or [''])[-1]}",
         str(own[0]),
         "see the traceback above; god-ray resume goes on from the last checkpoint once the cause is gone.",
     )

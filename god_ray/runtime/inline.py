@@ -1,7 +1,7 @@
 """The whole run in this process: no Ray, one worker, every lane. `--debug`, and the reference for tests.
 
-In: an assignment. Out: an outcome. By law 2 it has the digest that any number of workers would have; breakpoints
-work. Must not import Ray.
+In: an assignment. Out: an outcome. By law 2 it has the digest that any number of workers would have;
+breakpoints work. Must not import Ray.
 """
 
 from __future__ import annotations

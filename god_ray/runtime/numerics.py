@@ -1,8 +1,8 @@
 """Everything that changes bits: fixed before training, written down, compared.
 
-`environment` must be set before torch is loaded, `pin` after; `fingerprint` is what they lead to on this machine. It
-is fixed by the run's first worker; one that differs is refused, both named. In: the spec. Out: a flat dict of words.
-Must not know the model beyond its optimizer.
+`environment` must be set before torch is loaded, `pin` after; `fingerprint` is what they lead to on this
+machine. It is fixed by the run's first worker; one that differs is refused, both named. In: the spec. Out:
+a flat dict of words. Must not know the model beyond its optimizer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from god_ray.spec import RunSpec
 if TYPE_CHECKING:
     import torch
 
-_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "MKL_CBWR": "AVX2"}
+_AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "MKL_CBWR": "AVX2",
+}
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
@@ -43,7 +48,8 @@ def pin(spec: RunSpec) -> None:
     torch.backends.cudnn.benchmark = False
     if spec.determinism.mode == "bitwise":
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        # Made for finding bugs; it would write every fresh gradient twice.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def unpin() -> None:
@@ -88,9 +94,9 @@ def fingerprint(spec: RunSpec, optimizer: str, device: torch.device) -> dict[str
         "cpu_vendor": _cpu_vendor(),
         "isa": found,
         "threads": torch.get_num_threads(),
-        "blas": "mkl" if torch.backends.mkl.is_available() else "other",
+        "mkl": torch._C.has_mkl,
         "mkl_cbwr": os.environ.get("MKL_CBWR", ""),
-        "onednn": torch.backends.mkldnn.is_available(),
+        "onednn": torch._C._has_mkldnn,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "optimizer": optimizer,
         "precision": spec.precision,
@@ -101,7 +107,7 @@ def fingerprint(spec: RunSpec, optimizer: str, device: torch.device) -> dict[str
         facts |= {
             "gpu": torch.cuda.get_device_name(device),
             "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(),
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
             "tf32": torch.backends.cuda.matmul.allow_tf32,
             "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
         }
@@ -116,8 +122,8 @@ def compare(run: dict[str, str], worker: dict[str, str], who: str) -> None:
         raise FingerprintMismatch(
             f"{who} would compute other bits than the run.",
             f"{listed}.",
-            "use a like machine and the same versions; determinism.isa: avx2 from the start suits mixed processors, "
-            "determinism: relaxed any.",
+            "use a like machine and the same versions; determinism.isa: avx2 from the start suits mixed "
+            "processors, determinism: relaxed any.",
             differing=differing,
         )
 

@@ -1,7 +1,8 @@
 """The folder of a run: its files, its record (`run.json`), its lock and its states.
 
-In: a storage folder and a name. Out: paths, an atomically replaced record, transitions that are checked against a
-table. Must not know Ray or torch, so that `status` is fast. Two drivers of one run show here: the second is refused.
+In: a storage folder and a name. Out: paths, an atomically replaced record, transitions that are checked
+against a table. Must not know Ray or torch, so that `status` is fast. Two drivers of one run show here: the
+second is refused.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class RunFolder:
                 f"god-ray resume {name} to go on with it, or give another --name.",
             ) from None
         except OSError as error:
-            raise UserError(f"{folder.path} cannot be created: {error.strerror}.", "", "choose another --storage.") from error
+            raise UserError(
+                f"{folder.path} cannot be created: {error.strerror}.", "", "choose another --storage."
+            ) from error
         for part in (folder.ledger, folder.checkpoints, folder.control):
             part.mkdir()
         return folder

@@ -1,7 +1,8 @@
 """One attempt of a run as a Ray `TorchTrainer`.
 
-In: an assignment, its folder, a number of workers. Out: the leader's outcome and the `ray.train.Checkpoint`. Ray's
-own restart from checkpoints is what recovers a dead worker. Must not decide what comes next.
+In: an assignment, its folder, a number of workers. Out: the leader's outcome and the
+`ray.train.Checkpoint`. Ray's own restart from checkpoints is what recovers a dead worker. Must not decide
+what comes next.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The entry of a worker: one process of a run, under a Ray TorchTrainer.
 
-In: an assignment. Out: an outcome, as plain data. The leader (rank 0) fills the ports with files and Ray, the others
-with nothing. Failures that all workers see alike end the run at once; what one worker alone meets is raised, and Ray
-restarts the group from the last checkpoint.
+In: an assignment. Out: an outcome, as plain data. The leader (rank 0) fills the ports with files and Ray,
+the others with nothing. Failures that all workers see alike end the run at once; what one worker alone
+meets is raised, and Ray restarts the group from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import asdict
 from time import time
 from typing import Any
@@ -48,7 +49,7 @@ class RayReporter:
     def __init__(self, store: CheckpointStore, leader: bool) -> None:
         self.store, self.leader = store, leader
 
-    def report(self, step: int, metrics: dict[str, Any]) -> None:
+    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
         checkpoint = Checkpoint.from_directory(str(self.store.path(step))) if self.leader else None
         ray.train.report(
             {"step": step, **metrics},
@@ -81,9 +82,14 @@ def _build_together(assignment: Assignment, device: torch.device, group: Group) 
         local = build_local(assignment, device)
     except GodRayError as error:
         local = error
-    failed = [data == b"failed" for data in group.gather_bytes(b"failed" if isinstance(local, GodRayError) else b"ok")]
+    failed = [
+        data == b"failed"
+        for data in group.gather_bytes(b"failed" if isinstance(local, GodRayError) else b"ok")
+    ]
     if any(failed) and not isinstance(local, GodRayError):
-        return RunFailed(f"worker {failed.index(True)} could not build the recipe.", "Its own error says why.")
+        return RunFailed(
+            f"worker {failed.index(True)} could not build the recipe.", "Its own error says why."
+        )
     return local
 
 

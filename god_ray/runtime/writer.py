@@ -1,8 +1,8 @@
 """Checkpoints written behind the training loop: the loop stands still only for a copy.
 
-`save` copies the state, `publish` lets it be written, a thread writes, prunes and remembers; the loop hears of it by
-`written`. In: a store and what to keep. Must not know what is in a snapshot. An error of the thread is raised at the
-loop's next call, so a full disk ends the run with the previous checkpoint intact.
+`save` copies the state, `publish` lets it be written, a thread writes, prunes and remembers; the loop hears
+of it by `written`. In: a store and what to keep. Must not know what is in a snapshot. An error of the
+thread is raised at the loop's next call, so a full disk ends the run with the previous checkpoint intact.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`determinism: relaxed`: torch's own DistributedDataParallel sums the gradients.
 
-Rows stay exact; the order of addition is DDP's, so bits depend on the number of workers. Notes and buffers still
-ride in a small fixed-order exchange. In and out as in `exchange`. Must not know what a leaf is made of.
+Rows stay exact; the order of addition is DDP's, so bits depend on the number of workers. Notes and buffers
+still ride in a small fixed-order exchange. In and out as in `exchange`. Must not know what a leaf is made
+of.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ class RelaxedExchange:
     """Leaves accumulate into `parameter.grad`; the backward of the last leaf triggers DDP's all-reduce."""
 
     def __init__(
-        self, ddp: DistributedDataParallel, parameters: list[Tensor], notes: FixedOrderExchange
+        self, ddp: DistributedDataParallel, parameters: Sequence[Tensor], notes: FixedOrderExchange
     ) -> None:
         self.ddp, self.parameters, self.notes = ddp, parameters, notes
         self.ranges = notes.ranges
 
     def run(
-        self, leaf: Callable[[int], LeafTensors | None], take_notes: Callable[[Any], None], rows: Sequence[int]
+        self,
+        leaf: Callable[[int], LeafTensors | None],
+        take_notes: Callable[[Any], None],
+        rows: Sequence[int],
     ) -> Reduced:
         for parameter in self.parameters:
             parameter.grad = None
@@ -56,11 +60,11 @@ class RelaxedExchange:
         if everybody:
             torch._foreach_mul_(gradients, float(self.notes.group.size))
         empty = torch.empty(0)
-        tensors = [empty if p.grad is None else p.grad for p in self.parameters]
-        return Reduced([*tensors, *small.tensors], small.notes, small.lane_values)
+        summed = [empty if p.grad is None else p.grad for p in self.parameters]
+        return Reduced([*summed, *small.tensors], small.notes, small.lane_values)
 
     def _sum_without_ddp(self) -> None:
-        """The tail of an epoch may leave a worker without rows; DDP cannot sit a step out, an all-reduce can."""
+        """A tail may leave a worker without rows; DDP cannot sit a step out, an all-reduce can."""
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -1,9 +1,10 @@
 """The fixed-order exchange: the same additions in the same order, whatever the number of workers.
 
-A worker folds the leaves of its lanes into a few whole subtrees of the fixed tree over all lanes; workers exchange
-subtree sums in one collective and each finishes the tree. Small vectors travel whole (all-gather), large ones by
-slices (all-to-all, then an all-gather of finished slices). In: a function that computes one leaf. Out: sums over all
-lanes and every worker's notes. Must not know what a leaf is made of. A dead peer shows as RuntimeError.
+A worker folds the leaves of its lanes into a few whole subtrees of the fixed tree over all lanes; workers
+exchange subtree sums in one collective and each finishes the tree. Small vectors travel whole (all-gather),
+large ones by slices (all-to-all, then an all-gather of finished slices). In: a function that computes one
+leaf. Out: sums over all lanes and every worker's notes. Must not know what a leaf is made of. A dead peer
+shows as RuntimeError.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +30,7 @@ WHOLE_MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Reduced:
-    """`tensors`: sums over all lanes, views that the next exchange overwrites. `notes`: one record per worker."""
+    """`tensors`: sums over all lanes; the next exchange overwrites them. `notes`: a record per worker."""
 
     tensors: list[Tensor]
     notes: Any
@@ -36,7 +38,7 @@ class Reduced:
 
 
 class FixedOrderExchange:
-    """Exchange of `templates`-shaped leaves over `lanes`; worker r owns the lanes [ranges[r][0], ranges[r][1])."""
+    """Leaves shaped like `templates`; worker r owns the lanes [ranges[r][0], ranges[r][1])."""
 
     def __init__(
         self,
@@ -65,12 +67,15 @@ class FixedOrderExchange:
         self.blocks = [count * part + self.notes_bytes for count in slots]
         self.notes_at = [count * part for count in slots]
         rank = self.group.rank
-        empty = {"dtype": torch.uint8, "device": device}
-        self.sent = torch.zeros(self.layout.num_slices * self.blocks[rank], **empty)
-        self.received = torch.zeros(sum(self.blocks), **empty)
+
+        def zeros(num_bytes: int) -> Tensor:
+            return torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+
+        self.sent = zeros(self.layout.num_slices * self.blocks[rank])
+        self.received = zeros(sum(self.blocks))
         self.starts = [sum(self.blocks[:r]) for r in range(self.group.size)]
-        self.total = torch.zeros(self.layout.num_slices * part, **empty)
-        self.slice_sum = torch.zeros(part, **empty) if self.sliced else self.total
+        self.total = zeros(self.layout.num_slices * part)
+        self.slice_sum = zeros(part) if self.sliced else self.total
         self.totals = self.layout.views(self.total)
         self.slice_typed = self.layout.typed(self.slice_sum)
         self.located = {
@@ -82,8 +87,9 @@ class FixedOrderExchange:
         self._allocate_notes(device)
 
     def _allocate_notes(self, device: torch.device) -> None:
-        """On CPU the notes lie inside the messages themselves; on an accelerator they are staged on the host."""
+        """On CPU the notes lie inside the messages; on an accelerator they are staged on the host."""
         self.staged = device.type != "cpu"
+        self.note_parts: list[Any] | None = None
         rank, size = self.group.rank, self.group.size
         if self.staged:
             self.host_sent = torch.zeros(self.notes_bytes, dtype=torch.uint8, pin_memory=True)
@@ -95,7 +101,6 @@ class FixedOrderExchange:
         message = self.received.numpy()
         if len(set(self.blocks)) == 1:
             self.all_notes = at(message, self.record, self.notes_at[0], size, self.blocks[0])
-            self.note_parts = None
         else:
             self.note_parts = [
                 at(message, self.record, self.starts[r] + self.notes_at[r], 1, self.record.itemsize)
@@ -116,10 +121,12 @@ class FixedOrderExchange:
         return views
 
     def run(
-        self, leaf: Callable[[int], LeafTensors | None], take_notes: Callable[[Any], None], rows: Sequence[int]
+        self,
+        leaf: Callable[[int], LeafTensors | None],
+        take_notes: Callable[[Any], None],
+        rows: Sequence[int],
     ) -> Reduced:
         """Compute the owned leaves, exchange, finish the tree. `rows[v]` == 0 marks an absent lane."""
-        lo, hi = self.ranges[self.group.rank]
         present = [False] * self.num_params
 
         def known(node: Node) -> tuple[bool, LeafTensors | None]:
@@ -162,7 +169,9 @@ class FixedOrderExchange:
             note = self.sent[at_byte : at_byte + self.notes_bytes]
             for other in range(1, self.group.size):
                 self.sent[other * block + at_byte : other * block + at_byte + self.notes_bytes].copy_(note)
-            self.group.all_to_all(self.received, self.sent, self.blocks, [self.blocks[rank]] * self.group.size)
+            self.group.all_to_all(
+                self.received, self.sent, self.blocks, [self.blocks[rank]] * self.group.size
+            )
         else:
             self.group.all_gather(self.received, self.sent)
         if self.staged:
@@ -203,15 +212,13 @@ class FixedOrderExchange:
 
 
 def _joined(parts: list[Any], record: Any) -> Any:
-    import numpy as np
-
     return np.concatenate(parts).astype(record, copy=False)
 
 
 def _add_leaves(_node: Node, left: LeafTensors, right: LeafTensors) -> LeafTensors:
-    """left + right in place; where only one leaf has a gradient the other counts as +0, where none has it stays None."""
-    if all(a is not None and b is not None for a, b in zip(left, right)):
-        torch._foreach_add_(left, right)
+    """left + right in place. A missing gradient counts as +0; missing in both, it stays None."""
+    if all(t is not None for t in left) and all(t is not None for t in right):
+        torch._foreach_add_(left, right)  # type: ignore[arg-type]
         return left
     return [_add_one(a, b) for a, b in zip(left, right)]
 

@@ -1,8 +1,8 @@
 """One order of addition for everything that is summed over lanes.
 
-`fold` walks the fixed binary tree of `god_ray.plan.tree` over [lo, hi) and merges children left to right; a node
-that is already known is not entered. Values may be tensors, floats or None (absent): an absent child leaves the
-other as it is, bit for bit. Must not know who computed a node.
+`fold` walks the fixed binary tree of `god_ray.plan.tree` over [lo, hi) and merges children left to right; a
+node that is already known is not entered. Values may be tensors, floats or None (absent): an absent child
+leaves the other as it is, bit for bit. Must not know who computed a node.
 """
 
 from __future__ import annotations

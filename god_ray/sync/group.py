@@ -1,8 +1,8 @@
 """The processes of one generation, as the rest of `sync` sees them.
 
-`Solo` is a group of one without torch.distributed (`--debug`, one worker); `TorchGroup` wraps the process group
-that the runtime has formed. Bytes and tensors go in, the same on every worker come out, or a RuntimeError when a
-peer is gone. Must not know what the messages mean.
+`Solo` is a group of one without torch.distributed (`--debug`, one worker); `TorchGroup` wraps the process
+group that the runtime has formed. Bytes and tensors go in, the same on every worker come out, or a
+RuntimeError when a peer is gone. Must not know what the messages mean.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
 
 # torch 2.13 renamed the collective; the old name warns there.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

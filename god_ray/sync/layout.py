@@ -1,8 +1,9 @@
 """Where the tensors of a leaf and the notes of a worker lie inside one message.
 
-A message is bytes: for each slice of the flat vector, the slice of each of the worker's subtrees, then the notes.
-With one slice it suits an all-gather, with one slice per worker an all-to-all; the sums are the same. Tensors of
-one dtype lie together, so that a sum is one vector operation. Must not know what is sent, nor how.
+A message is bytes: for each slice of the flat vector, the slice of each of the worker's subtrees, then the
+notes. With one slice it suits an all-gather, with one slice per worker an all-to-all; the sums are the
+same. Tensors of one dtype lie together, so that a sum is one vector operation. Must not know what is sent,
+nor how.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Piece:
 
 
 class Layout:
-    """The flat vector: `tensors` (templates: only shape and dtype count) cut into `num_slices` equal slices."""
+    """The flat vector: `tensors` (only shape and dtype count) cut into `num_slices` slices."""
 
     def __init__(self, tensors: list[Tensor], num_slices: int) -> None:
         self.templates = tensors
@@ -69,7 +70,7 @@ class Layout:
         return pieces
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """The tensors inside a whole flat vector (uint8[num_slices * slice_bytes]), shaped like the templates."""
+        """The tensors inside a whole flat vector, uint8[num_slices * slice_bytes]."""
         result = []
         for i, template in enumerate(self.templates):
             end = self.offsets[i] + template.numel() * template.element_size()

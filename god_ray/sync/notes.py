@@ -1,8 +1,9 @@
 """What each worker says beside its gradient in every step, bit-cast into the same message.
 
-A second small collective would cost as much as the first. Fields: where the worker is (step), what it read (rows,
-checksum), what it lost (loss, weight per lane), which parameters had a gradient, what it asks for (request,
-workers, a checkpoint due or written) and the hashes of the audit. numpy views over the message's bytes.
+A second small collective would cost as much as the first. Fields: where the worker is (step), what it read
+(rows, checksum), what it lost (loss, weight per lane), which parameters had a gradient, what it asks for
+(request, workers, a checkpoint due or written) and the hashes of the audit. numpy views over the message's
+bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 
 def notes_dtype(max_lanes: int, num_params: int, num_buffers: int, first_bytes: int) -> np.dtype[Any]:
-    """One worker's record. `max_lanes`: most lanes any worker owns; `first_bytes`: size of non-float buffers."""
+    """One worker's record. `max_lanes`: most lanes of any worker; `first_bytes`: of non-float buffers."""
     return np.dtype(
         [
             ("step", "i8"),
