@@ -121,7 +121,7 @@ def _require_same_data(record: Mapping[str, Any], assignment: Assignment) -> Non
         return
     grown = manifest.num_rows > int(record["num_rows"])
     raise ResumeRefused(
-        f"the data of run {record['name']} has changed: {record['num_rows']} rows became {manifest.num_rows}.",
+        f"data of run {record['name']} changed: {record['num_rows']} rows, now {manifest.num_rows}.",
         "A resumed run must see every row of every epoch exactly once, in the order it began with.",
         "start a new run on the grown data with init_from: this run's folder."
         if grown
