@@ -6,15 +6,16 @@ Failure shows as CheckpointError: a damaged checkpoint, another model, or a targ
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import nn
 
+from god_ray.checkpoint import tensors
 from god_ray.checkpoint.state import restore_model
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import CheckpointError
@@ -34,7 +35,7 @@ def export(store: CheckpointStore, step: int, build_model: Callable[[], nn.Modul
     work = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_file(weights, work, metadata={"format": "pt", "step": str(step), "digest": snapshot.digest()})
+        tensors.write(weights, work, {"format": "pt", "step": str(step), "digest": snapshot.digest()})
         os.replace(work, out)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
@@ -43,5 +44,6 @@ def export(store: CheckpointStore, step: int, build_model: Callable[[], nn.Modul
             "choose a folder that can be written and has room",
         ) from error
     finally:
-        work.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # gone by the replacement, or its folder could not be made
+            work.unlink()
     return out

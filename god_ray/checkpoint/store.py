@@ -189,8 +189,7 @@ class CheckpointStore:
         return "whole"
 
     def _load(self, step: int) -> tuple[Snapshot, dict[str, Any]]:
-        from safetensors.torch import load_file
-
+        from god_ray.checkpoint import tensors
         from god_ray.checkpoint.state import Snapshot
 
         path = self.path(step)
@@ -204,7 +203,7 @@ class CheckpointStore:
         optimizer: dict[str, Tensor] = {}
         for name in manifest.files:
             if name.endswith(".safetensors"):  # by prefix: a part may come in several shards
-                (model if name.startswith("model") else optimizer).update(load_file(path / name))
+                (model if name.startswith("model") else optimizer).update(tensors.read(path / name))
         snapshot = Snapshot(model, optimizer, json.loads((path / "state.json").read_text("utf-8")))
         if snapshot.digest() != manifest.digest:
             raise NotIntact(f"its digest is {snapshot.digest()}, its manifest says {manifest.digest}")
@@ -224,7 +223,7 @@ class CheckpointStore:
     # ---- writing
 
     def _fill(self, work: Path, step: int, snapshot: Snapshot, meta: dict[str, Any]) -> Manifest:
-        from safetensors.torch import save_file
+        from god_ray.checkpoint import tensors
 
         digest = snapshot.digest()
         if meta.get("digest", digest) != digest:
@@ -233,8 +232,8 @@ class CheckpointStore:
                 "digest and snapshot were not taken at the same moment",
                 "take both at the step boundary, after the schedule has stepped",
             )
-        save_file(snapshot.model, work / "model.safetensors")
-        save_file(snapshot.optimizer, work / "optimizer.safetensors")
+        tensors.write(snapshot.model, work / "model.safetensors")
+        tensors.write(snapshot.optimizer, work / "optimizer.safetensors")
         (work / "state.json").write_text(json.dumps(snapshot.scalars, allow_nan=False), "utf-8")
         names = ("model.safetensors", "optimizer.safetensors", "state.json")
         facts: dict[str, FileFact] = {}

@@ -97,7 +97,7 @@ class Progress:
         if record.get("generation") == self._generation:
             self._window.append(entry)
             return
-        # What a change of workers cost is not their speed. Replaced, not cleared: another thread may be drawing.
+        # What a change of workers costs is not their speed. Replaced, not cleared: a thread may be drawing.
         self._generation = record.get("generation")
         self._window = deque([entry], maxlen=_WINDOW_STEPS)
 

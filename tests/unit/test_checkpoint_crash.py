@@ -1,0 +1,226 @@
+"""Saving that is killed, or runs out of room: the earlier checkpoints stay, and nothing half is seen."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_cases import make
+from test_checkpoint_store import save, snapshot_of
+
+from god_ray.checkpoint.state import Snapshot
+from god_ray.checkpoint.store import CheckpointStore
+from god_ray.errors import CheckpointError
+
+KILLS = 30
+
+
+def weights_of(step: int) -> torch.Tensor:
+    return torch.full((20_000,), float(step))
+
+
+def large(step: int) -> Snapshot:
+    small = snapshot_of(step)
+    return Snapshot({"w": weights_of(step)}, {"w::m": weights_of(-step)}, small.scalars)
+
+
+def in_child(act: Callable[[int], None]) -> tuple[int, int]:
+    """Fork (starting an interpreter with torch takes seconds): (pid, pipe from `act`, which gets its end)."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(theirs)
+        return pid, ours
+    try:
+        act(theirs)
+    finally:
+        os._exit(0)
+
+
+def resume_and_save(root: Path, attempt: int, pipe: int) -> None:
+    """What a run does, with no training in between: go on from the newest, save, prune, say so."""
+    store = CheckpointStore(root, attempt)
+    found = store.newest_intact()
+    step = found.step if found else 0
+    while True:
+        step += 1
+        store.write(step, large(step), {"step": step})
+        store.prune(2, set())
+        os.write(pipe, f"{step}\n".encode())
+
+
+def test_killed_at_random_moments_of_saving(tmp_path: Path) -> None:
+    moments = random.Random(20240607)
+    newest = 0
+    torn = 0
+    for attempt in range(1, KILLS + 1):
+        pid, pipe = in_child(partial(resume_and_save, tmp_path, attempt))
+        said = os.read(pipe, 100)  # it saves by now
+        time.sleep(moments.uniform(0, 0.03))  # not to wait for something: the moment is the point
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        said += os.read(pipe, 100_000)
+        os.close(pipe)
+        torn += any(name.endswith(".tmp") for name in os.listdir(tmp_path))
+        store = CheckpointStore(tmp_path, attempt)
+        assert store.verify() == [], f"kill {attempt}"
+        found = store.newest_intact()
+        assert found is not None
+        assert found.skipped == []
+        assert found.step >= max(newest, int(said.split()[-1])), f"kill {attempt} lost a saved step"
+        assert torch.equal(found.snapshot.model["w"], weights_of(found.step))
+        newest = found.step
+    assert torn, "no kill fell into a save: the test is too slow to see anything"
+    store = CheckpointStore(tmp_path, KILLS + 1)
+    store.prune(2, set())
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_killed_between_any_two_calls_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Die before the n-th fsync or rename of a save that replaces nothing, for every n."""
+    for n in range(1, 12):
+        root = tmp_path / str(n)
+        save(CheckpointStore(root, 1), 1)
+
+        def act(pipe: int, n: int = n, root: Path = root) -> None:
+            calls = iter(range(1, 100))
+
+            def dying(call: Callable[..., None]) -> Callable[..., None]:
+                def wrapped(*arguments: object) -> None:
+                    if next(calls) == n:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    call(*arguments)
+
+                return wrapped
+
+            monkeypatch.setattr(os, "fsync", dying(os.fsync))
+            monkeypatch.setattr(os, "rename", dying(os.rename))
+            save(CheckpointStore(root, 1), 2)
+            os.write(pipe, b"done")
+
+        pid, pipe = in_child(act)
+        os.waitpid(pid, 0)
+        survived = os.read(pipe, 10) == b"done"
+        os.close(pipe)
+        found = CheckpointStore(root, 2).newest_intact()
+        assert found is not None
+        assert found.skipped == []
+        assert found.step == 2 if survived else found.step in (1, 2)
+        assert CheckpointStore(root, 2).verify() == []
+    assert survived, "a save makes more calls than were tried"
+
+
+# ---- no room
+
+
+def big() -> Snapshot:
+    return Snapshot({"w": torch.zeros(300_000)}, {}, snapshot_of(2).scalars)
+
+
+def assert_refused(root: Path, said: str) -> None:
+    store = CheckpointStore(root, 1)
+    assert "needed about 1,200,000 bytes" in said
+    assert "step-00000002" in said
+    found = store.newest_intact()
+    assert found is not None
+    assert (found.step, found.skipped) == (1, [])
+    assert os.listdir(root) == ["step-00000001"]
+
+
+def test_a_file_size_limit_leaves_the_previous_one(tmp_path: Path) -> None:
+    """As a quota does: writing fails although the disk has room."""
+    store = CheckpointStore(tmp_path, 1)
+    save(store, 1)
+
+    def act(pipe: int) -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+        try:
+            store.write(2, big(), {})
+        except CheckpointError as error:
+            os.write(pipe, str(error).encode())
+
+    pid, pipe = in_child(act)
+    said = os.read(pipe, 10_000).decode()
+    os.close(pipe)
+    os.waitpid(pid, 0)
+    assert "File too large" in said
+    assert_refused(tmp_path, said)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    mount = shutil.which("mount")
+    place = tmp_path / "disk"
+    place.mkdir()
+    if mount is None or os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk: a full disk was not tried (the file size limit was)")
+    done = subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
+    if done.returncode:
+        pytest.skip("mounting is not allowed here: a full disk was not tried (the file size limit was)")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_leaves_the_previous_one(small_disk: Path) -> None:
+    """Case 4.10: what was needed and what is free is said, and saving works again when there is room."""
+    root = small_disk / "checkpoints"
+    store = CheckpointStore(root, 1)
+    save(store, 1)
+    with pytest.raises(CheckpointError, match="No space left on device") as caught:
+        store.write(2, big(), {})
+    assert_refused(root, str(caught.value))
+    assert caught.value.exit_code == 100
+    save(store, 3)
+    assert store.steps() == [1, 3]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file where the folder should be")
+    with pytest.raises(CheckpointError, match="checkpoints/step-00000001 could not be written"):
+        save(CheckpointStore(tmp_path / "checkpoints", 1), 1)
+
+
+def test_an_interrupted_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of it."""
+    store = CheckpointStore(tmp_path, 1)
+    save(store, 1)
+
+    def interrupt(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save(store, 2)
+    assert os.listdir(tmp_path) == ["step-00000001"]
+
+
+def test_a_snapshot_is_written_while_training_goes_on(tmp_path: Path) -> None:
+    """The writer may be another thread: the snapshot does not move under it."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from checkpoint_cases import train
+
+    from god_ray.checkpoint.state import capture
+
+    state = make("fused")
+    store = CheckpointStore(tmp_path, 1)
+    with ThreadPoolExecutor(1) as thread:
+        for step in range(1, 6):
+            train(state, 1, seed=step)
+            snapshot = capture(state)
+            saved = thread.submit(store.write, step, snapshot, {"digest": snapshot.digest()})
+            train(state, 3, seed=50 + step)
+            saved.result()
+    assert store.verify() == []
+    assert store.steps() == [1, 2, 3, 4, 5]
