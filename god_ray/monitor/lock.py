@@ -50,6 +50,9 @@ def acquire(path: Path, patience_s: float) -> int:
 def release(handle: int) -> None:
     _held.discard(handle)
     os.ftruncate(handle, 0)
+    fcntl.flock(
+        handle, fcntl.LOCK_UN
+    )  # closing is not enough while a child is between fork and `_drop_inherited`
     os.close(handle)
 
 
