@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from god_ray.cli import exit_code, init, ledger, ls, resume, status, train, verify
+from god_ray.cli import exit_code, export, init, ledger, ls, resume, status, train, verify
 from god_ray.cli.exits import BUG
 from god_ray.errors import Bug, GodRayError
 
@@ -53,6 +53,7 @@ app.command("ls", rich_help_panel=LOOK)(ls.ls)
 app.command("status", rich_help_panel=LOOK)(status.status)
 app.command("ledger", rich_help_panel=LOOK)(ledger.ledger)
 app.command("verify", rich_help_panel=LOOK)(verify.verify)
+app.command("export", rich_help_panel=LOOK)(export.export)
 app.command("exit-code", rich_help_panel=LOOK)(exit_code.exit_code)
 
 

@@ -76,8 +76,14 @@ def _lines(folder: Path) -> Iterator[tuple[Path, int, bytes]]:
 def _record(line: bytes) -> Line | None:
     try:
         told: Any = json.loads(line)
-        step, *place = (int(told[key]) for key in Line._fields[:5])
-        evaluated = told.get("eval") or {}
-        return Line(step, *place, told.get("digest"), evaluated.get("num_rows"))
+        return Line(
+            step=int(told["step"]),
+            epoch=int(told["epoch"]),
+            step_in_epoch=int(told["step_in_epoch"]),
+            num_rows=int(told["num_rows"]),
+            row_checksum=int(told["row_checksum"]),
+            digest=told.get("digest"),
+            eval_rows=(told.get("eval") or {}).get("num_rows"),
+        )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -1,0 +1,45 @@
+"""`god-ray export RUN --to model.safetensors`: a checkpoint's weights as one file for a plain
+`load_state_dict`.
+
+In: a run, a file to write, which checkpoint. Out: the file, whole or not at all; its path alone on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from god_ray.cli.options import DEFAULT_STORAGE, AsJson, Run, Storage
+
+
+def export(
+    run: Run,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The safetensors file to write.")],
+    step: Annotated[int | None, typer.Option(metavar="N", help="The checkpoint of this step.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="The best one by checkpoint.keep_best.")] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: AsJson = False,
+) -> None:
+    """Write a checkpoint's weights (the newest, if not told which) as a safetensors file."""
+    from god_ray.cli.words import size
+    from god_ray.errors import UserError
+    from god_ray.runtime.model import export as export_run
+    from god_ray.runtime.run_folder import RunFolder
+
+    if best and step is not None:
+        raise UserError("--step and --best are both given.", "Each names a checkpoint.", "keep one of them.")
+    folder = RunFolder.find(run, storage)
+    written = export_run(folder, to, step, best)
+    for skipped in written.skipped:
+        typer.echo(f"passed over {skipped}", err=True)
+    num_bytes = written.path.stat().st_size
+    if as_json:
+        told = {"name": folder.name, "path": str(written.path), "num_bytes": num_bytes, "step": written.step}
+        typer.echo(json.dumps(told | {"digest": written.digest, "metrics": written.metrics}, indent=1))
+        return
+    typer.echo(f"{folder.name}, step {written.step}, {size(num_bytes)}. Load it with:", err=True)
+    typer.echo(f'  model.load_state_dict(safetensors.torch.load_file("{written.path}"))', err=True)
+    typer.echo(written.path)

@@ -1,0 +1,131 @@
+"""The model of a run: built by its recipe, with the weights of one of its checkpoints.
+
+In: a run folder. Out: an `nn.Module` in evaluation mode on the CPU, or a weights file. The caller's random
+generators are left as they were. A recipe that builds another model now shows as CheckpointError with both
+lists.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from god_ray.checkpoint.export import export as export_weights
+from god_ray.checkpoint.state import restore_model
+from god_ray.checkpoint.store import CheckpointStore
+from god_ray.errors import RunNotFound, UserError
+from god_ray.loop.seeding import BUILD, seed_generators
+from god_ray.recipe import load_recipe
+from god_ray.runtime.run_folder import RunFolder
+from god_ray.spec import RunSpec
+
+
+class Exported(NamedTuple):
+    path: Path
+    step: int
+    digest: str
+    metrics: dict[str, object] | None
+    """Of the evaluation at that step, if there was one."""
+    skipped: list[str]
+    """Newer checkpoints that are damaged, and how."""
+
+
+def load_model(folder: RunFolder) -> nn.Module:
+    """With the newest intact checkpoint's weights; damaged newer ones are passed over with a warning.
+
+    Raises RunNotFound if there is no checkpoint, CheckpointError if none is intact.
+    """
+    spec, store = _open(folder)
+    found = store.newest_intact()
+    if found is None:
+        raise _nothing(folder)
+    for skipped in found.skipped:
+        warnings.warn(f"run {folder.name}: passed over {skipped}", stacklevel=2)
+    model = _build(spec)
+    restore_model(found.snapshot, model)
+    return model.eval()
+
+
+def export(folder: RunFolder, out: Path, step: int | None = None, best: bool = False) -> Exported:
+    """Write weights to a safetensors file: of `step`, of the best checkpoint, or of the newest intact one."""
+    if out.is_dir():
+        raise UserError(
+            f"{out} is a folder.", "The weights go into one file.", f"--to {out / 'model.safetensors'}"
+        )
+    spec, store = _open(folder)
+    chosen, skipped = (best_step(store, spec), []) if best else _choose(folder, store, step)
+    path = export_weights(store, chosen, lambda: _build(spec), out)
+    meta = store.meta(chosen)
+    return Exported(path, chosen, str(meta["digest"]), meta.get("eval"), skipped)
+
+
+def _choose(folder: RunFolder, store: CheckpointStore, step: int | None) -> tuple[int, list[str]]:
+    if step is None:
+        found = store.newest_intact()
+        if found is None:
+            raise _nothing(folder)
+        return found.step, found.skipped
+    if not store.path(step).exists():
+        raise RunNotFound(
+            f"run {folder.name} has no checkpoint of step {step}.",
+            f"There are those of steps {', '.join(map(str, store.steps())) or 'none'}.",
+            "name one of these with --step, or leave it out for the newest.",
+        )
+    return step, []
+
+
+def best_step(store: CheckpointStore, spec: RunSpec) -> int:
+    """The checkpoint that is best by `checkpoint.keep_best`; the earlier of equals, never a NaN."""
+    rule = spec.checkpoint.keep_best
+    if rule is None:
+        raise UserError(
+            "the run's spec does not say which checkpoint is best.",
+            "It has no checkpoint.keep_best.",
+            "use --step N, or add checkpoint.keep_best to the spec of the next run.",
+        )
+    values = {step: (store.meta(step).get("eval") or {}).get(rule.metric) for step in store.steps()}
+    usable = {s: v for s, v in values.items() if isinstance(v, int | float) and not math.isnan(v)}
+    if not usable:
+        raise RunNotFound(
+            f"no checkpoint has a value of {rule.metric}.", "", "leave --best out for the newest checkpoint."
+        )
+    sign = -1 if rule.mode == "max" else 1
+    return min(usable, key=lambda step: (sign * usable[step], step))
+
+
+def _open(folder: RunFolder) -> tuple[RunSpec, CheckpointStore]:
+    record = folder.read()
+    return RunSpec.model_validate(record["spec"]), CheckpointStore(folder.checkpoints, 0, run=record["id"])
+
+
+def _build(spec: RunSpec) -> nn.Module:
+    """Seeded as in the run: what a recipe draws and keeps outside the state dict is then the same, too."""
+    with _generators_kept():
+        seed_generators(BUILD, spec.seed)
+        return load_recipe(spec.recipe)(spec.config).model
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    state, array_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        yield
+    random.setstate(state)
+    np.random.set_state(array_state)
+
+
+def _nothing(folder: RunFolder) -> RunNotFound:
+    return RunNotFound(
+        f"run {folder.name} has no checkpoint yet.",
+        "Weights are taken from checkpoints.",
+        f"wait for the first one (god-ray status {folder.name}), or resume the run.",
+    )
