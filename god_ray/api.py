@@ -16,7 +16,7 @@ from pathlib import Path
 from time import strftime, time
 from typing import TYPE_CHECKING, Any
 
-from god_ray.errors import GodRayError, ResumeRefused
+from god_ray.errors import GodRayError, ResumeRefused, UserError
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.spec import LoadedSpec, load, resolved_yaml
 
@@ -94,6 +94,8 @@ def resume(
     """Go on with a stopped, failed or killed run. Raises RunNotFound or ResumeRefused."""
     folder = RunFolder.find(run, storage)
     record = folder.read()
+    if record["state"] == "SUCCEEDED":
+        return _result(folder, record["state"], record["reason"], record["result"])
     loaded = load(folder.path / "spec.yaml")
     assignment = _prepare(loaded, folder.path, debug)
     _require_same_data(record, assignment)
@@ -102,7 +104,17 @@ def resume(
     spec = assignment.spec.model_copy(update={"data": data})
     assignment = assignment.with_spec(spec)
     last = (record.get("attempts") or [{"workers": spec.workers.initial}])[-1]["workers"]
-    return _drive(assignment, folder, workers or last, debug, watch)
+    return _drive(assignment, folder, _within_lanes(workers or last, spec.lanes), debug, watch)
+
+
+def _within_lanes(workers: int, lanes: int) -> int:
+    if 1 <= workers <= lanes:
+        return workers
+    raise UserError(
+        f"{workers} workers are not between 1 and lanes: {lanes}.",
+        "lanes is part of the result and never changes in a run.",
+        f"ask for 1 to {lanes} workers, or start a new run with more lanes.",
+    )
 
 
 def _prepare(loaded: LoadedSpec, folder: Path, debug: bool) -> Assignment:
@@ -147,15 +159,25 @@ def _drive(
                 from god_ray.runtime.trainer import fit
 
                 ended = drive(assignment, folder, workers, fit)
-    outcome = ended.outcome
+    return _result(folder, ended.state, ended.reason, ended.outcome, ended.checkpoint, ended.failure)
+
+
+def _result(
+    folder: RunFolder,
+    state: str,
+    reason: str,
+    outcome: Mapping[str, Any],
+    checkpoint: Any = None,
+    failure: GodRayError | None = None,
+) -> Result:
     return Result(
         name=folder.name,
-        state=ended.state,
-        reason=ended.reason,
+        state=state,
+        reason=reason,
         step=int(outcome.get("step", 0)),
         metrics=dict(outcome.get("metrics", {})),
         digest=str(outcome.get("digest", "")),
         folder=folder.path,
-        checkpoint=ended.checkpoint,
-        failure=ended.failure,
+        checkpoint=checkpoint,
+        failure=failure,
     )

@@ -19,6 +19,7 @@ from god_ray.errors import RecipeError
 from god_ray.loop.leaf import LeafRunner
 from god_ray.loop.ports import Feed
 from god_ray.loop.seeding import EVALUATE, seed_generators
+from god_ray.monitor.clean import plain
 from god_ray.plan import DataPlan
 from god_ray.recipe import Recipe
 from god_ray.sync.fold import fold_floats
@@ -97,7 +98,10 @@ def _mapping(values: object) -> dict[str, object]:
 def _sum_and_count(name: str, value: object, num_rows: int) -> tuple[float, float]:
     """Float64 sum and count of a per-row tensor [n], a (sum, count) pair, or (loss only) a mean."""
     if isinstance(value, tuple) and len(value) == 2:
-        return float(value[0]), float(value[1])
+        pair = plain({f"{name} (sum)": value[0], f"{name} (count)": value[1]})
+        total, count = (number for number in pair.values())
+        if isinstance(total, int | float) and isinstance(count, int | float):
+            return float(total), float(count)
     if isinstance(value, Tensor) and name == "loss" and value.numel() == 1:
         return float(value) * num_rows, float(num_rows)
     if isinstance(value, Tensor) and value.shape == (num_rows,):

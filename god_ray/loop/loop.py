@@ -82,11 +82,8 @@ class Loop:
 
     def run(self, cursor: Cursor) -> Outcome:
         """Train from `cursor` to the last step, an early stop or a command."""
-        lo, hi = self.step.lo, self.step.hi
-        self.step.feed.start(cursor, range(lo, hi))
+        self.step.feed.start(cursor, range(self.step.lo, self.step.hi))
         while cursor.step < self.policy.num_steps:
-            if not cursor.step_in_epoch:
-                self.step.feed.start(cursor, range(lo, hi))
             self._ask()
             reduced, record = self.step.run(cursor, self.told)
             self._publish()

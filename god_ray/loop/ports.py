@@ -50,6 +50,8 @@ class Journal(Protocol):
 
     def seal(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class Checkpoints(Protocol):
     """Durable state. `save` copies and returns; it is written after `publish(step)`; see `written`."""

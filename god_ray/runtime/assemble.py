@@ -136,6 +136,7 @@ def assemble(local: Local, group: Group, ports: Ports, found: Found | None, gene
         preprocess=preprocess,
         collate=recipe.collate,
         memory_bytes=spec.data.memory_bytes,
+        num_steps=assignment.num_steps,
     )
     runner = LeafRunner(recipe, local.model, spec.seed, local.device, mixed)
     exchange = _exchange(local, group, runner, ranges, feed, plan)

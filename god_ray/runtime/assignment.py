@@ -7,12 +7,12 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from god_ray.errors import UserError
+from god_ray.errors import DataError, UserError
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.plan import DataPlan
 from god_ray.spec import LoadedSpec, RunSpec
@@ -56,11 +56,8 @@ class Assignment:
 def prepare(loaded: LoadedSpec, folder: Path) -> Assignment:
     """Open what the spec names. Raises SpecError, DataError or UserError, before anything is created."""
     spec = loaded.spec
-    free = spec.data.preprocess is not None or _has_collate(spec)
-    train = ParquetSource.open(_paths(spec.data.train), spec.data.columns, allow_any=free)
-    evaluation = None
-    if spec.data.eval is not None:
-        evaluation = ParquetSource.open(_paths(spec.data.eval), spec.data.columns, allow_any=free)
+    train = _open(spec, spec.data.train)
+    evaluation = None if spec.data.eval is None else _open(spec, spec.data.eval)
     _require_rows(spec, train, evaluation)
     spec = _decide_shuffle(spec, train)
     draft = Assignment(spec, folder, train, evaluation, 0)
@@ -68,11 +65,20 @@ def prepare(loaded: LoadedSpec, folder: Path) -> Assignment:
     return replace(draft, num_steps=steps)
 
 
-def _paths(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
+def _open(spec: RunSpec, paths: Sequence[str]) -> ParquetSource:
+    """Columns that cannot be tensors pass if a preprocess or a collate may turn them into some."""
+    if spec.data.preprocess is not None:
+        return ParquetSource.open(paths, spec.data.columns, allow_any=True)
+    try:
+        return ParquetSource.open(paths, spec.data.columns)
+    except DataError:
+        if not _has_collate(spec):
+            raise
+    return ParquetSource.open(paths, spec.data.columns, allow_any=True)
 
 
 def _has_collate(spec: RunSpec) -> bool:
+    """Only the recipe knows: it is built here just when the columns make it matter."""
     from god_ray.loop.seeding import BUILD, seed_generators
     from god_ray.recipe import load_recipe
 

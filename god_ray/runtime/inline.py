@@ -40,8 +40,9 @@ def run(assignment: Assignment, folder: RunFolder, reporter: Reporter | None = N
     store = CheckpointStore(folder.checkpoints, generation, run=record["id"])
     found = restore_newest(local, group, store)
     meta = {"fingerprint": fingerprint, "run": folder.name}
+    ledger = Ledger.open_writer(folder.ledger, exact=assignment.spec.determinism.mode == "bitwise")
     ports = Ports(
-        Ledger.open_writer(folder.ledger),
+        ledger,
         BackgroundCheckpoints(store, assignment.spec.checkpoint, meta),
         FileControl(folder.control),
         reporter or NoReporter(),
@@ -53,4 +54,5 @@ def run(assignment: Assignment, folder: RunFolder, reporter: Reporter | None = N
     try:
         return asdict(loop.run(assignment.plan().cursor_at(0 if found is None else found.step)))
     finally:
+        ledger.close()
         numerics.unpin()

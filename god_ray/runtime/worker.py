@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from time import time
 from typing import Any
@@ -20,9 +21,9 @@ import ray.train
 import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 
+from god_ray import errors
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError, RowsMismatch, RunFailed
-from god_ray.loop.ports import Checkpoints
 from god_ray.monitor.ledger import Ledger
 from god_ray.plan import worker_lanes
 from god_ray.runtime.assemble import (
@@ -64,54 +65,77 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     device = ray.train.torch.get_device()
     group = TorchGroup(device)
     folder = RunFolder(assignment.folder)
-    local = _build_together(assignment, device, group)
-    if isinstance(local, GodRayError):
-        return {"failure": local}
-    try:
-        return {"outcome": _run(local, folder, group)}
-    except GodRayError as error:
-        if type(error) in AGREED:
-            return {"failure": error}
-        raise
+    with _written_down(folder, group.rank):
+        try:
+            local = _build_together(assignment, device, group)
+            return {"outcome": _run(local, folder, group)}
+        except GodRayError as error:
+            if type(error) in AGREED or error.data.get("agreed"):
+                return {"failure": error}
+            raise
 
 
-def _build_together(assignment: Assignment, device: torch.device, group: Group) -> Local | GodRayError:
-    """Build on all workers; if it fails on one, all end alike, with the first cause."""
-    local: Local | GodRayError
+def _build_together(assignment: Assignment, device: torch.device, group: Group) -> Local:
+    """Build on all workers; if it fails on one, all raise that worker's error."""
+    local, failure = None, None
     try:
         local = build_local(assignment, device)
     except GodRayError as error:
-        local = error
-    failed = [
-        data == b"failed"
-        for data in group.gather_bytes(b"failed" if isinstance(local, GodRayError) else b"ok")
-    ]
-    if any(failed) and not isinstance(local, GodRayError):
-        return RunFailed(
-            f"worker {failed.index(True)} could not build the recipe.", "Its own error says why."
-        )
+        failure = error
+    told = None if failure is None else [type(failure).__name__, failure.what, failure.why, failure.fix]
+    for data in group.gather_bytes(json.dumps(told).encode()):
+        first = json.loads(data)
+        if first is not None:
+            kind: type[GodRayError] = getattr(errors, first[0])
+            raise kind(*first[1:], agreed=True) from failure
+    assert local is not None
     return local
 
 
+@contextmanager
+def _written_down(folder: RunFolder, rank: int) -> Iterator[None]:
+    """What the recipe prints goes to the run's logs, one file a worker."""
+    logs = folder.path / "logs"
+    logs.mkdir(exist_ok=True)
+    with (
+        (logs / f"worker-{rank}.log").open("a", buffering=1) as file,
+        redirect_stdout(file),
+        redirect_stderr(file),
+    ):
+        yield
+
+
 def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
-    leader = group.rank == 0
     record = folder.read()
     fingerprint = agree_on_fingerprint(local, group, record.get("fingerprint"))
     generation = int(group.gather_bytes(str(int(record.get("generation", 0)) + 1).encode())[0])
     store = CheckpointStore(folder.checkpoints, generation, run=record["id"])
     found = restore_newest(local, group, store)
     agree_on_state(local, group)
-    journal = Ledger.open_writer(folder.ledger) if leader else NoJournal()
-    checkpoints: Checkpoints = NoCheckpoints()
-    if leader:
-        meta = {"fingerprint": fingerprint, "run": folder.name}
-        checkpoints = BackgroundCheckpoints(store, local.assignment.spec.checkpoint, meta)
-    control = FileControl(folder.control) if leader else NoControl()
-    ports = Ports(journal, checkpoints, control, RayReporter(store, leader))
-    loop = assemble(local, group, ports, found, generation)
-    _announce(local, folder, group, generation, fingerprint)
-    cursor = local.assignment.plan().cursor_at(0 if found is None else found.step)
-    return asdict(loop.run(cursor))
+    ports = _ports(local, folder, store, group.rank == 0, fingerprint)
+    try:
+        loop = assemble(local, group, ports, found, generation)
+        _announce(local, folder, group, generation, fingerprint)
+        return asdict(loop.run(local.assignment.plan().cursor_at(0 if found is None else found.step)))
+    finally:
+        ports.journal.close()
+
+
+def _ports(
+    local: Local, folder: RunFolder, store: CheckpointStore, leader: bool, fingerprint: dict[str, str]
+) -> Ports:
+    """The leader's are real; the others hear from it in its notes."""
+    reporter = RayReporter(store, leader)
+    if not leader:
+        return Ports(NoJournal(), NoCheckpoints(), NoControl(), reporter)
+    spec = local.assignment.spec
+    meta = {"fingerprint": fingerprint, "run": folder.name}
+    return Ports(
+        Ledger.open_writer(folder.ledger, exact=spec.determinism.mode == "bitwise"),
+        BackgroundCheckpoints(store, spec.checkpoint, meta),
+        FileControl(folder.control),
+        reporter,
+    )
 
 
 def _announce(

@@ -95,6 +95,9 @@ class NoJournal:
     def seal(self) -> None:
         return None
 
+    def close(self) -> None:
+        return None
+
 
 class NoReporter:
     """Where no Ray Train listens (`--debug`, a sweep's trial)."""
