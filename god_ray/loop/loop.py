@@ -25,6 +25,8 @@ from god_ray.sync.exchange import Reduced
 from god_ray.sync.group import Group
 
 STOP, RESIZE = 1, 2
+# Ray polls reports twice a second and holds back the next one until then: reporting more often would stall steps.
+REPORT_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Loop:
         self.digest = ""
         self.told = Told()
         self.saved_at = monotonic()
-        self.reported = 0
+        self.reported, self.reported_at = 0, monotonic()
 
     def run(self, cursor: Cursor) -> Outcome:
         """Train from `cursor` to the last step, an early stop or a command."""
@@ -103,7 +105,8 @@ class Loop:
             told.request, told.workers = (STOP if request.kind == "stop" else RESIZE), request.workers
         every_s = self.policy.checkpoint_every_s
         told.due = int(every_s is not None and monotonic() - self.saved_at >= every_s)
-        told.written = self.checkpoints.written() or 0
+        written = self.checkpoints.written() or 0
+        told.written = written if monotonic() - self.reported_at >= REPORT_EVERY_S else 0
 
     def _boundary(self, cursor: Cursor, reduced: Reduced) -> Outcome | None:
         """Everything that happens between two steps, decided from what all workers know."""
@@ -182,7 +185,7 @@ class Loop:
         """All workers report the same checkpoint in the same step, once the leader has it on disk."""
         written = int(reduced.notes["written"].max())
         if written > self.reported:
-            self.reported = written
+            self.reported, self.reported_at = written, monotonic()
             self.journal.seal()
             self.reporter.report(written, self.metrics)
 

@@ -140,6 +140,7 @@ class Step:
             f"the loss is {loss} at step {self.cursor.step + 1} (epoch {self.cursor.epoch}), from {where}.",
             "The step was not applied on any worker; checkpoints from before it are intact.",
             "lower the learning rate, set clip_norm, or look for bad rows in this step.",
+            agreed=True,
         )
 
     def _apply(self, reduced: Reduced, weight: float, num_rows: int) -> float | None:
@@ -170,6 +171,7 @@ class Step:
                 f"the gradient norm is {norm} at step {self.cursor.step + 1} (epoch {self.cursor.epoch}).",
                 "The step was not applied on any worker; checkpoints from before it are intact.",
                 "look for divisions by zero or square roots of zero in the loss.",
+                agreed=True,
             )
         return norm
 

@@ -43,7 +43,7 @@ def run(assignment: Assignment, folder: RunFolder, reporter: Reporter | None = N
     ledger = Ledger.open_writer(folder.ledger, exact=assignment.spec.determinism.mode == "bitwise")
     ports = Ports(
         ledger,
-        BackgroundCheckpoints(store, assignment.spec.checkpoint, meta),
+        BackgroundCheckpoints(store, assignment.spec.checkpoint, meta, ledger.sync),
         FileControl(folder.control),
         reporter or NoReporter(),
     )

@@ -23,7 +23,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from god_ray import errors
 from god_ray.checkpoint.store import CheckpointStore
-from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError, RowsMismatch, RunFailed
+from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError, RowsMismatch
 from god_ray.monitor.ledger import Ledger
 from god_ray.plan import worker_lanes
 from god_ray.runtime.assemble import (
@@ -41,7 +41,7 @@ from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.writer import BackgroundCheckpoints, NoCheckpoints, NoJournal
 from god_ray.sync.group import Group, TorchGroup
 
-AGREED = (RunFailed, RowsMismatch, AuditMismatch, FingerprintMismatch)
+AGREED = (RowsMismatch, AuditMismatch, FingerprintMismatch)
 
 
 class RayReporter:
@@ -130,9 +130,10 @@ def _ports(
         return Ports(NoJournal(), NoCheckpoints(), NoControl(), reporter)
     spec = local.assignment.spec
     meta = {"fingerprint": fingerprint, "run": folder.name}
+    ledger = Ledger.open_writer(folder.ledger, exact=spec.determinism.mode == "bitwise")
     return Ports(
-        Ledger.open_writer(folder.ledger, exact=spec.determinism.mode == "bitwise"),
-        BackgroundCheckpoints(store, spec.checkpoint, meta),
+        ledger,
+        BackgroundCheckpoints(store, spec.checkpoint, meta, ledger.sync),
         FileControl(folder.control),
         reporter,
     )

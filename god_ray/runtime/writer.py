@@ -20,8 +20,14 @@ from god_ray.spec.progress import Checkpoint
 class BackgroundCheckpoints:
     """The leader's. One save is in flight at a time; a second one waits for it."""
 
-    def __init__(self, store: CheckpointStore, policy: Checkpoint, meta: Mapping[str, Any]) -> None:
-        self.store, self.policy, self.meta = store, policy, meta
+    def __init__(
+        self,
+        store: CheckpointStore,
+        policy: Checkpoint,
+        meta: Mapping[str, Any],
+        sync_ledger: Callable[[], None],
+    ) -> None:
+        self.store, self.policy, self.meta, self.sync_ledger = store, policy, meta, sync_ledger
         self._held: tuple[int, Snapshot, dict[str, Any]] | None = None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._running: Future[int] | None = None
@@ -50,6 +56,7 @@ class BackgroundCheckpoints:
             self._written = running.result()
 
     def _write(self, step: int, snapshot: Snapshot, meta: dict[str, Any]) -> int:
+        self.sync_ledger()  # a checkpoint must not outlive the lines of the steps that led to it
         self.store.write(step, snapshot, meta)
         self.store.prune(self.policy.keep, self._best())
         return step
