@@ -25,7 +25,7 @@ from god_ray.sync.exchange import Reduced
 from god_ray.sync.group import Group
 
 STOP, RESIZE = 1, 2
-# Ray polls reports twice a second and holds back the next one until then: reporting more often would stall steps.
+# Ray polls reports twice a second and holds back the next one until then: more would stall steps.
 REPORT_EVERY_S = 2.0
 
 

@@ -8,6 +8,7 @@ meets is raised, and Ray restarts the group from the last checkpoint.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -97,6 +98,7 @@ def _written_down(folder: RunFolder, rank: int) -> Iterator[None]:
     """What the recipe prints goes to the run's logs, one file a worker."""
     logs = folder.path / "logs"
     logs.mkdir(exist_ok=True)
+    logging.getLogger("ray.train").setLevel(logging.WARNING)
     with (
         (logs / f"worker-{rank}.log").open("a", buffering=1) as file,
         redirect_stdout(file),
