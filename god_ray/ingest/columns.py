@@ -62,9 +62,8 @@ def flat_values(column: pa.ChunkedArray, field: pa.Field, found: Layout) -> pa.A
 
     Raises ValueError with the number of nulls if there are any: `flatten` would drop them silently.
     """
-    values = column.combine_chunks()
-    if isinstance(values, pa.ChunkedArray):  # what combine_chunks returns where one array can't hold it all
-        values = pa.concat_arrays(values.chunks)
+    # combine_chunks copies even a single chunk.
+    values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     num_rows = len(values)
     while True:
         if values.null_count:

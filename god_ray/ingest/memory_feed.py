@@ -108,6 +108,7 @@ class MemoryFeed:
 
     def _load(self) -> None:
         filled = _Tensors(self._plan.manifest.num_rows) if self._collate is None else _Tables(self._collate)
+        brought = 0
         for task in tasks(self._source):
             if self._closed:
                 return
@@ -115,9 +116,10 @@ class MemoryFeed:
                 table = self._carrier.get(task, self._patience)
             except Abandoned:
                 return
+            if self.counters["windows_by_ray"] > brought:  # what the worker reads itself is no sign of life
+                brought, self._last_arrival = self.counters["windows_by_ray"], time.monotonic()
             self._same_columns(table)
             filled.add(table)
-            self._last_arrival = time.monotonic()
         self._held = filled.finish()
         self._carrier.start(iter(()))  # what Ray may still be doing is not needed
 
