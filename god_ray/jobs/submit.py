@@ -7,7 +7,6 @@ before anything is sent. The job gets the variables named in `VARIABLES` and not
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import shlex
 from collections.abc import Callable
