@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from time import strftime, time
 from typing import TYPE_CHECKING, Any
@@ -155,10 +158,12 @@ def _drive(
             with watching:
                 ended = drive(assignment, folder, 1, fit_inline)
         else:
-            with watching, connected(assignment.spec):
+            # Importing torch and starting Ray take seconds each; neither needs the other.
+            threading.Thread(target=import_module, args=("god_ray.runtime.trainer",)).start()
+            with watching, connected(assignment.spec) as variables:
                 from god_ray.runtime.trainer import fit
 
-                ended = drive(assignment, folder, workers, fit)
+                ended = drive(assignment, folder, workers, partial(fit, variables))
     return _result(folder, ended.state, ended.reason, ended.outcome, ended.checkpoint, ended.failure)
 
 

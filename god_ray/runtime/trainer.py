@@ -12,7 +12,6 @@ from typing import Any
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from god_ray.runtime import numerics
 from god_ray.runtime.assignment import Assignment
 from god_ray.runtime.cluster import require_room
 from god_ray.runtime.run_folder import RunFolder
@@ -21,8 +20,13 @@ from god_ray.runtime.worker import train
 GROUP_TIMEOUT_S = 600
 
 
-def fit(assignment: Assignment, folder: RunFolder, workers: int) -> tuple[dict[str, Any], Any]:
-    """Run one attempt to its end. Raises what Ray raises when its own restarts are used up."""
+def fit(
+    variables: dict[str, str], assignment: Assignment, folder: RunFolder, workers: int
+) -> tuple[dict[str, Any], Any]:
+    """Run one attempt to its end. Raises what Ray raises when its own restarts are used up.
+
+    variables: for the workers' environment, where they do not inherit them.
+    """
     spec = assignment.spec
     require_room(spec, workers)
     # The run folder is Ray's experiment folder too, since Ray takes only checkpoints inside it. Ray's list of
@@ -40,7 +44,7 @@ def fit(assignment: Assignment, folder: RunFolder, workers: int) -> tuple[dict[s
             storage_path=str(folder.path.parent),
             failure_config=FailureConfig(max_failures=spec.failures.max),
             checkpoint_config=CheckpointConfig(num_to_keep=None),
-            worker_runtime_env={"env_vars": numerics.environment(spec)},
+            worker_runtime_env={"env_vars": variables} if variables else None,
         ),
     )
     result = trainer.fit()
