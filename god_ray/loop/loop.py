@@ -111,7 +111,7 @@ class Loop:
     def _boundary(self, cursor: Cursor, reduced: Reduced) -> Outcome | None:
         """Everything that happens between two steps, decided from what all workers know."""
         assert self.pending is not None
-        done, policy, request = cursor.step, self.policy, int(reduced.notes["request"].max())
+        done, policy, request = cursor.step, self.policy, self._request(reduced)
         last = done == policy.num_steps
         better, outcome = False, None
         if self._evaluation_due(cursor, last):
@@ -136,6 +136,12 @@ class Loop:
         if outcome is None:
             return None
         return self._outcome(outcome[0], outcome[1], cursor, int(reduced.notes["workers"].max()))
+
+    def _request(self, reduced: Reduced) -> int:
+        """What the leader was asked for; a resize to the size that there is asks for nothing."""
+        request = int(reduced.notes["request"].max())
+        same = int(reduced.notes["workers"].max()) == self.group.size
+        return 0 if request == RESIZE and same else request
 
     def _evaluation_due(self, cursor: Cursor, last: bool) -> bool:
         if self.evaluation is None:

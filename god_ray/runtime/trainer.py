@@ -18,6 +18,8 @@ from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.worker import train
 
 GROUP_TIMEOUT_S = 600
+# The one name of Ray's own that god_ray relies on; tests/contract/test_ray.py fails first when it changes.
+RAY_CHECKPOINT_LIST = "checkpoint_manager_snapshot.json"
 
 
 def fit(
@@ -31,7 +33,7 @@ def fit(
     require_room(spec, workers)
     # The run folder is Ray's experiment folder too, since Ray takes only checkpoints inside it. Ray's list of
     # checkpoints is made anew in each attempt: the store decides what is kept, and what is intact.
-    (folder.path / "checkpoint_manager_snapshot.json").unlink(missing_ok=True)
+    (folder.path / RAY_CHECKPOINT_LIST).unlink(missing_ok=True)
     gpu = spec.workers.gpus > 0
     resources = {"CPU": spec.workers.cpus} | ({"GPU": spec.workers.gpus} if gpu else {})
     trainer = TorchTrainer(
