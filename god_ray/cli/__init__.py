@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from god_ray.cli import exit_code, export, init, ledger, ls, resume, status, train, verify
+from god_ray.cli import check, exit_code, export, init, ledger, ls, resume, status, train, verify
 from god_ray.cli.exits import BUG
 from god_ray.errors import Bug, GodRayError
 
@@ -47,6 +47,7 @@ def options(
 
 
 app.command("init", rich_help_panel=START)(init.init)
+app.command("check", rich_help_panel=START)(check.check)
 app.command("train", rich_help_panel=TRAIN)(train.train)
 app.command("resume", rich_help_panel=TRAIN)(resume.resume)
 app.command("ls", rich_help_panel=LOOK)(ls.ls)

@@ -1,0 +1,221 @@
+"""What `god-ray check` finds without training: everything that can be wrong, in one listing, and what to
+expect.
+
+In: a spec and changes to it. Out: `Checked`: faults, warnings, facts. Spec, recipe and data are looked at
+one by one, as far as each can be without the others; when all are right, `trial` runs a step. Creates
+nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from god_ray.errors import GodRayError, SpecError
+from god_ray.runtime import numerics
+from god_ray.runtime.fault import Fault, faults_of
+from god_ray.spec import LoadedSpec, RunSpec, load
+
+if TYPE_CHECKING:
+    from god_ray.ingest.parquet import ParquetSource
+    from god_ray.recipe import Recipe
+
+
+@dataclass
+class Checked:
+    """`facts` has stable keys; those of parts that could not be looked at are missing."""
+
+    faults: list[Fault] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Parts:
+    """What can be looked at by itself. None: not given, or at fault already."""
+
+    recipe: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    train: list[str] | None = None
+    evaluation: list[str] | None = None
+    columns: list[str] | None = None
+    preprocess: str | None = None
+    batch_size: int | None = None
+
+
+@dataclass
+class Opened:
+    recipe: Recipe | None = None
+    train: ParquetSource | None = None
+    evaluation: ParquetSource | None = None
+
+
+def check(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Checked:
+    """Look at everything. Never raises what a spec, a recipe or a data set can be blamed for."""
+    checked = Checked()
+    loaded: LoadedSpec | None = None
+    try:
+        loaded = load(path, overrides)
+        parts = _parts_of(loaded.spec)
+    except SpecError as error:
+        checked.faults += faults_of(error)
+        parts = _parts_as_written(path, overrides, {fault.key for fault in checked.faults})
+    try:
+        if loaded is not None:
+            _prepare_process(loaded.spec)
+        opened = _open(parts, checked.faults)
+        if loaded is not None:
+            _look_around(loaded.spec, checked)
+        if loaded is not None and not checked.faults:
+            _try(loaded, opened, checked)
+    finally:
+        if "torch" in sys.modules:
+            numerics.unpin()
+    return checked
+
+
+def _try(loaded: LoadedSpec, opened: Opened, checked: Checked) -> None:
+    from god_ray.runtime import outlook
+    from god_ray.runtime.assignment import prepare
+    from god_ray.runtime.trial import Trial
+
+    assert opened.recipe is not None, "without faults, the recipe was built"
+    try:
+        assignment = prepare(loaded, _folder(loaded.spec))
+        outlook.expect(assignment, checked.facts, checked.warnings)
+        Trial(assignment, opened.recipe, checked.facts, checked.warnings).run()
+        outlook.after(assignment, checked.facts, checked.warnings)
+    except GodRayError as error:
+        checked.faults += faults_of(error)
+
+
+def _prepare_process(spec: RunSpec) -> None:
+    """As in a worker: what torch reads when it is loaded, then what it is told."""
+    if "torch" not in sys.modules:
+        os.environ.update(numerics.environment(spec))
+    numerics.pin(spec)
+
+
+def _parts_of(spec: RunSpec) -> Parts:
+    data = spec.data
+    return Parts(
+        spec.recipe,
+        spec.config,
+        spec.seed,
+        list(data.train),
+        None if data.eval is None else list(data.eval),
+        data.columns,
+        data.preprocess,
+        spec.batch_size,
+    )
+
+
+def _parts_as_written(path: str | os.PathLike[str], overrides: Sequence[str], wrong: set[str]) -> Parts:
+    """Of a spec that has faults: the parts whose own keys have none."""
+    from god_ray.spec.overrides import set_overrides
+    from god_ray.spec.paths import absolute
+    from god_ray.spec.yaml12 import read_file
+
+    file = Path(os.path.expanduser(os.fspath(path))).absolute()
+    try:
+        tree = read_file(file.read_text(encoding="utf-8-sig"), file.name, file.name)
+    except (OSError, UnicodeDecodeError):
+        return Parts()  # the spec's own fault says so
+    set_overrides(tree, overrides)
+
+    def written(*keys: str, kind: type) -> Any:
+        name = ".".join(keys)
+        value = tree.get(keys)
+        at_fault = any(key == name or key.startswith((f"{name}.", f"{name}[")) for key in wrong)
+        return value if isinstance(value, kind) and not at_fault else None
+
+    def files(key: str) -> list[str] | None:
+        text, texts = written("data", key, kind=str), written("data", key, kind=list)
+        texts = [text] if text is not None else texts
+        return [absolute(entry, file.parent) for entry in texts] if texts else None
+
+    recipe, preprocess = written("recipe", kind=str), written("data", "preprocess", kind=str)
+    return Parts(
+        recipe and absolute(recipe, file.parent),
+        written("config", kind=dict) or {},
+        written("seed", kind=int) or 0,
+        files("train"),
+        files("eval"),
+        written("data", "columns", kind=list),
+        preprocess and absolute(preprocess, file.parent),
+        written("batch_size", kind=int),
+    )
+
+
+def _open(parts: Parts, faults: list[Fault]) -> Opened:
+    """Build the recipe, open the data sets; what each has to complain of goes to `faults`."""
+    from god_ray.ingest.parquet import ParquetSource
+    from god_ray.loop.seeding import BUILD, seed_generators
+    from god_ray.recipe import load_function, load_recipe
+
+    opened = Opened()
+    if parts.recipe is not None:
+        try:
+            seed_generators(BUILD, parts.seed)
+            opened.recipe = load_recipe(parts.recipe)(parts.config)
+        except GodRayError as error:
+            faults += faults_of(error, "recipe")
+    if parts.preprocess is not None:
+        try:
+            load_function(parts.preprocess)
+        except GodRayError as error:
+            faults += faults_of(error, "data.preprocess")
+    # A collate may convert any column; without the recipe it is not known whether there is one.
+    free = parts.preprocess is not None or opened.recipe is None or opened.recipe.collate is not None
+    for name, paths in (("train", parts.train), ("evaluation", parts.evaluation)):
+        if paths is not None:
+            try:
+                setattr(opened, name, ParquetSource.open(paths, parts.columns, allow_any=free))
+            except GodRayError as error:
+                faults += faults_of(error, "data.train" if name == "train" else "data.eval")
+    faults += _too_few_rows(parts, opened)
+    return opened
+
+
+def _too_few_rows(parts: Parts, opened: Opened) -> Iterator[Fault]:
+    if opened.train is None or parts.batch_size is None:
+        return
+    rows = opened.train.manifest.num_rows
+    if rows < parts.batch_size:
+        what = f"batch_size = {parts.batch_size} is above the {rows} rows of data.train"
+        why = "Every step but the last of an epoch uses exactly one global batch."
+        yield Fault("data", "", "batch_size", what, why, f"set batch_size: {rows} or less")
+
+
+def _look_around(spec: RunSpec, checked: Checked) -> None:
+    """What the spec asks of this machine."""
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    checked.facts["gpus"] = gpus
+    if gpus and not spec.workers.gpus:
+        checked.warnings.append(f"{gpus} GPUs here stay unused; set workers.gpus: 1 to train on them")
+    if spec.workers.gpus and not gpus:
+        checked.warnings.append("workers.gpus is set and this machine has none: the trial ran on the CPU")
+    cores, wanted = os.cpu_count() or 1, spec.workers.max * spec.workers.cpus
+    if wanted > cores:
+        text = f"{spec.workers.max} workers of {spec.workers.cpus:g} CPUs are more than the {cores} here"
+        checked.warnings.append(f"{text}; on this machine alone they would share them")
+    storage = Path(spec.storage)
+    if "://" not in spec.storage:
+        there = next(parent for parent in (storage, *storage.parents) if parent.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            what = f"storage = {spec.storage} cannot be written"
+            checked.faults.append(Fault("run", "", "storage", what, "", "choose another folder"))
+    if spec.name is not None and (storage / spec.name).exists():
+        text = f"a run named {spec.name} is already there; train it under another --name"
+        checked.warnings.append(text)
+
+
+def _folder(spec: RunSpec) -> Path:
+    return Path(spec.storage) / (spec.name or "check")

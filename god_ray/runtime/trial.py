@@ -1,0 +1,242 @@
+"""One real step, tried before a run is started: build, loss, backward, update, evaluation, each twice.
+
+In: an assignment and the recipe as it was built before. Out: facts and warnings; the first fault is raised,
+naming the user's line where there is one. The model is thrown away afterwards. Must not write anything.
+"""
+
+from __future__ import annotations
+
+import warnings as python_warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from god_ray.checkpoint.state import capture, digest
+from god_ray.errors import GodRayError, RecipeError, RunFailed
+from god_ray.loop.audit import Audit
+from god_ray.loop.evaluate import Evaluation
+from god_ray.loop.leaf import LeafResult, LeafRunner
+from god_ray.loop.step import Step, Told
+from god_ray.recipe import Recipe, load_recipe
+from god_ray.runtime import measure
+from god_ray.runtime.assemble import build_local, initialise
+from god_ray.runtime.assignment import Assignment, load_preprocess
+from god_ray.runtime.sample import sample
+from god_ray.sync.exchange import FixedOrderExchange
+from god_ray.sync.group import Solo
+
+T = TypeVar("T")
+MAX_SCHEDULE_STEPS = 20_000
+_KERNEL = "does not have a deterministic implementation"
+
+
+class Trial:
+    """`run` adds to `facts` and `warnings`."""
+
+    def __init__(
+        self, assignment: Assignment, earlier: Recipe, facts: dict[str, Any], warnings: list[str]
+    ) -> None:
+        self.assignment, self.spec, self.earlier = assignment, assignment.spec, earlier
+        self.facts, self.warnings = facts, warnings
+        builder = load_recipe(self.spec.recipe)
+        self.file, self.build_at = builder.file, builder.file.where(builder.function)
+        self.preprocess = load_preprocess(self.spec)
+        gpu = bool(self.spec.workers.gpus) and torch.cuda.is_available()
+        self.device = torch.device("cuda" if gpu else "cpu")
+
+    def run(self) -> None:
+        """Raises the first fault as RecipeError, DataError, CheckpointError or RunFailed."""
+        spec = self.spec
+        self.local = build_local(self.assignment, self.device)
+        self._same_build()
+        if spec.init_from is not None:
+            initialise(self.local.recipe.model, Path(spec.init_from))
+        mixed = spec.precision == "bf16-mixed"
+        self.runner = LeafRunner(self.local.recipe, self.local.model, spec.seed, self.device, mixed)
+        train = self.assignment.train
+        self.plan, self.feed = sample(
+            train, spec.batch_size, spec.lanes, self.preprocess, self.local.recipe.collate
+        )
+        self._describe()
+        self._leaf_twice()
+        self._evaluate_twice(mixed)
+        self._steps()
+        self._schedule()
+        self._lane_cost()
+        self.facts["memory_bytes"] = measure.memory(self.local, self.device)
+
+    def _same_build(self) -> None:
+        """All workers build for themselves, so building twice must give the same."""
+        first, second = (digest(r.model, r.optimizer) for r in (self.earlier, self.local.recipe))
+        if first != second:
+            raise RecipeError(
+                f"{self.build_at}: build(config) made another model the second time.",
+                f"Their digests are {first} and {second}.",
+                "use no randomness but the global generators of torch, numpy and random (they are seeded "
+                "before build), and keep nothing from call to call.",
+            )
+
+    def _describe(self) -> None:
+        leaf = self.feed.leaf(self.plan.cursor_at(0), 0)
+        assert leaf is not None, "the lowest lane has rows"
+        batch = self._blame("transform(batch, rng)", lambda: self.runner.batch(leaf, 0))
+        model = self.local.recipe.model
+        self.facts |= {
+            "columns": {
+                name: {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+                for name, value in batch.items()
+            },
+            "num_parameters": sum(p.numel() for p in model.parameters()),
+            "batch_norm": any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules()),
+            "optimizer": self.local.fingerprint["optimizer"],
+            "device": self.device.type,
+        }
+
+    def _leaf(self, lane: int) -> LeafResult:
+        cursor = self.plan.cursor_at(0)
+        leaf = self.feed.leaf(cursor, lane)
+        assert leaf is not None, "a full batch has rows for every lane"
+        return self._blame("loss(model, batch)", lambda: self.runner.run(cursor, lane, leaf, keep=False))
+
+    def _leaf_twice(self) -> None:
+        """The same leaf again, after another one: what a recipe remembers or draws for itself shows here."""
+        first = self._leaf(0)
+        self._leaf(self.spec.lanes - 1)
+        second = self._leaf(0)
+        if first.bits() != second.bits():
+            self._not_deterministic(first, second)
+        names = [name for name, p in self.local.recipe.model.named_parameters() if p.requires_grad]
+        self.facts["unused_parameters"] = [n for n, t in zip(names, first.tensors) if t is None]
+        self.facts["loss"] = first.loss / first.weight if first.weight else None
+
+    def _not_deterministic(self, first: LeafResult, second: LeafResult) -> None:
+        model = self.local.recipe.model
+        names = [name for name, p in model.named_parameters() if p.requires_grad]
+        names += [f"buffer {index}" for index in range(len(first.tensors) - len(names))]
+        pairs = zip(names, first.tensors, second.tensors, strict=True)
+        wrong = [name for name, a, b in pairs if not _same(a, b)]
+        loss = (
+            f"losses {first.loss / first.weight!r} and {second.loss / second.weight!r}"
+            if first.weight
+            else ""
+        )
+        what = f"{self.file.where(self.local.recipe.loss)}: the same rows gave two results."
+        why = f"{loss or 'sums'}; different: {', '.join(wrong[:8]) or 'the loss only'}."
+        fix = (
+            "draw from the global generators of torch, numpy or random (they are seeded for every leaf), and "
+            "keep no state outside the model's parameters and buffers."
+        )
+        if self.spec.determinism.mode == "bitwise":
+            raise RecipeError(what, f"Losses and gradients must repeat: {why}", fix)
+        self.warnings.append(f"{what} {why}")
+
+    def _evaluate_twice(self, mixed: bool) -> None:
+        source, recipe = self.assignment.evaluation, self.local.recipe
+        if source is None:
+            return
+        rows = min(source.manifest.num_rows, self.spec.batch_size)
+        plan, feed = sample(source, rows, self.spec.lanes, self.preprocess, recipe.collate)
+        evaluation = Evaluation(recipe, self.runner, plan, feed, Solo(), range(self.spec.lanes))
+        results = [
+            self._blame("metrics(model, batch)", lambda: evaluation.run(self.spec.seed, mixed)) for _ in "12"
+        ]
+        if repr(results[0]) != repr(results[1]) and self.spec.determinism.mode == "bitwise":
+            raise RecipeError(
+                f"{self.file.path}: the same evaluation gave two results.",
+                f"They are {results[0]} and {results[1]}.",
+                "compute metrics from (model, batch) alone.",
+            )
+        self.facts["metrics"] = results[0]
+        best, stop = self.spec.checkpoint.keep_best, self.spec.stop_when
+        for key, rule in (("checkpoint.keep_best", best), ("stop_when", stop)):
+            if rule is not None and rule.metric not in results[0]:
+                raise RecipeError(
+                    f"{key}.metric = {rule.metric}: the evaluation does not measure it.",
+                    f"It measures {', '.join(sorted(results[0]))}.",
+                    "name one of these, or return it from the recipe's metrics().",
+                )
+
+    def _steps(self) -> None:
+        """Whole steps, as one worker would do them, and a snapshot as a checkpoint would take it."""
+        spec, recipe, runner = self.spec, self.local.recipe, self.runner
+        ranges, buffers = [(0, spec.lanes)], runner.buffers
+        exchange = FixedOrderExchange(
+            Solo(),
+            [*runner.parameters, *buffers.templates],
+            ranges,
+            len(runner.parameters),
+            buffers.other_bytes,
+            self.device,
+        )
+        audit = Audit(self.feed, runner, ranges, 0, 1, enabled=False)
+        clip = spec.clip_norm
+        step = Step(self.plan, self.feed, runner, exchange, audit, 0, recipe.optimizer, recipe.schedule, clip)
+        cursor = self.plan.cursor_at(0)
+        self._blame("the first step", lambda: step.run(cursor, Told()))
+        capture(self.local.state)
+        self.facts["step_s"] = measure.median_s(
+            lambda: step.run(cursor, Told()), min(5, self.assignment.num_steps), expected=(RunFailed,)
+        )
+
+    def _schedule(self) -> None:
+        """On the recipe that was built first: every step of the run, as far as that is quick."""
+        schedule, optimizer = self.earlier.schedule, self.earlier.optimizer
+        rates = [float(optimizer.param_groups[0]["lr"])]
+        number = min(self.assignment.num_steps, MAX_SCHEDULE_STEPS)
+        if schedule is not None:
+            with python_warnings.catch_warnings():
+                python_warnings.simplefilter(
+                    "ignore"
+                )  # that the optimizer has not stepped: it need not, here
+                for done in range(1, number + 1):
+                    self._blame(
+                        f"schedule.step() after step {done} of {self.assignment.num_steps}", schedule.step
+                    )
+                    rates.append(float(optimizer.param_groups[0]["lr"]))
+        self.facts["learning_rate"] = {"first": rates[0], "highest": max(rates), "last": rates[-1]}
+
+    def _lane_cost(self) -> None:
+        """L leaves against one leaf of all rows. Not for compiled models: they would be compiled again."""
+        self.facts["lane_cost"] = None
+        if self.spec.compile or self.spec.lanes == 1:
+            return
+        plan, feed = sample(
+            self.assignment.train, self.spec.batch_size, 1, self.preprocess, self.local.recipe.collate
+        )
+        lanes_s = measure.median_s(lambda: [self._leaf(lane) for lane in range(self.spec.lanes)], 5)
+        self.plan, self.feed = plan, feed
+        self.facts["lane_cost"] = lanes_s / measure.median_s(lambda: self._leaf(0), 5)
+
+    def _blame(self, doing: str, call: Callable[[], T]) -> T:
+        """Call the user's code; what it raises comes out as a RecipeError with its line."""
+        try:
+            return call()
+        except GodRayError:
+            raise
+        except Exception as error:  # whatever it is, it is the user's code that raised it
+            if _KERNEL in str(error):
+                raise self._no_kernel(error) from error
+            with self.file.blame(doing, self.spec.config):
+                raise
+            raise AssertionError("blame always raises") from error
+
+    def _no_kernel(self, error: Exception) -> RecipeError:
+        operation = str(error).split(_KERNEL)[0].strip()
+        return RecipeError(
+            f"{self.file.where(self.local.recipe.loss)}: {operation} has no deterministic kernel.",
+            f"Used by the recipe on {self.device.type}; torch refuses it under determinism: bitwise.",
+            "use another operation, or set determinism: relaxed.",
+        )
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.shape == b.shape and torch.equal(_raw(a), _raw(b))
+
+
+def _raw(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
