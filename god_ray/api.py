@@ -121,6 +121,10 @@ def _within_lanes(workers: int, lanes: int) -> int:
 
 
 def _prepare(loaded: LoadedSpec, folder: Path, debug: bool) -> Assignment:
+    if debug:
+        from god_ray.runtime.numerics import prepare_process
+
+        prepare_process(loaded.spec)
     from god_ray.runtime.assignment import prepare
 
     assignment = prepare(loaded, folder)

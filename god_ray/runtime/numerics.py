@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from typing import TYPE_CHECKING, Any
 
 from god_ray.errors import FingerprintMismatch, UserError
@@ -32,6 +33,12 @@ def environment(spec: RunSpec) -> dict[str, str]:
     if spec.determinism.isa == "avx2":
         variables |= _AVX2
     return variables
+
+
+def prepare_process(spec: RunSpec) -> None:
+    """For a run in this very process: set its environment, if torch has not been loaded yet."""
+    if "torch" not in sys.modules:
+        os.environ.update(environment(spec))
 
 
 def num_threads(spec: RunSpec) -> int:
