@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from god_ray.errors import GodRayError, SpecError
 from god_ray.runtime import numerics
 from god_ray.runtime.fault import Fault, faults_of
+from god_ray.runtime.parts import Parts, parts_as_written, parts_of
 from god_ray.spec import LoadedSpec, RunSpec, load
 
 if TYPE_CHECKING:
@@ -35,20 +36,6 @@ class Checked:
 
 
 @dataclass
-class Parts:
-    """What can be looked at by itself. None: not given, or at fault already."""
-
-    recipe: str | None = None
-    config: dict[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    train: list[str] | None = None
-    evaluation: list[str] | None = None
-    columns: list[str] | None = None
-    preprocess: str | None = None
-    batch_size: int | None = None
-
-
-@dataclass
 class Opened:
     recipe: Recipe | None = None
     train: ParquetSource | None = None
@@ -61,14 +48,15 @@ def check(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Checke
     loaded: LoadedSpec | None = None
     try:
         loaded = load(path, overrides)
-        parts = _parts_of(loaded.spec)
+        parts = parts_of(loaded)
     except SpecError as error:
         checked.faults += faults_of(error)
-        parts = _parts_as_written(path, overrides, {fault.key for fault in checked.faults})
+        parts = parts_as_written(path, overrides, {fault.key for fault in checked.faults})
     try:
         if loaded is not None:
             _prepare_process(loaded.spec)
-        opened = _open(parts, checked.faults)
+        opened, faults = _open(parts)
+        checked.faults += _placed(faults, parts.places)
         if loaded is not None:
             _look_around(loaded.spec, checked)
         if loaded is not None and not checked.faults:
@@ -101,64 +89,24 @@ def _prepare_process(spec: RunSpec) -> None:
     numerics.pin(spec)
 
 
-def _parts_of(spec: RunSpec) -> Parts:
-    data = spec.data
-    return Parts(
-        spec.recipe,
-        spec.config,
-        spec.seed,
-        list(data.train),
-        None if data.eval is None else list(data.eval),
-        data.columns,
-        data.preprocess,
-        spec.batch_size,
-    )
+def _placed(faults: Sequence[Fault], places: Mapping[str, str]) -> Iterator[Fault]:
+    """With the line of the spec that leads there in front."""
+    for fault in faults:
+        place = places.get(fault.key, "default")
+        if place == "default":
+            yield fault
+        else:
+            what = ": ".join(part for part in (fault.key, fault.where, fault.what) if part)
+            yield replace(fault, where=place, what=what)
 
 
-def _parts_as_written(path: str | os.PathLike[str], overrides: Sequence[str], wrong: set[str]) -> Parts:
-    """Of a spec that has faults: the parts whose own keys have none."""
-    from god_ray.spec.overrides import set_overrides
-    from god_ray.spec.paths import absolute
-    from god_ray.spec.yaml12 import read_file
-
-    file = Path(os.path.expanduser(os.fspath(path))).absolute()
-    try:
-        tree = read_file(file.read_text(encoding="utf-8-sig"), file.name, file.name)
-    except (OSError, UnicodeDecodeError):
-        return Parts()  # the spec's own fault says so
-    set_overrides(tree, overrides)
-
-    def written(*keys: str, kind: type) -> Any:
-        name = ".".join(keys)
-        value = tree.get(keys)
-        at_fault = any(key == name or key.startswith((f"{name}.", f"{name}[")) for key in wrong)
-        return value if isinstance(value, kind) and not at_fault else None
-
-    def files(key: str) -> list[str] | None:
-        text, texts = written("data", key, kind=str), written("data", key, kind=list)
-        texts = [text] if text is not None else texts
-        return [absolute(entry, file.parent) for entry in texts] if texts else None
-
-    recipe, preprocess = written("recipe", kind=str), written("data", "preprocess", kind=str)
-    return Parts(
-        recipe and absolute(recipe, file.parent),
-        written("config", kind=dict) or {},
-        written("seed", kind=int) or 0,
-        files("train"),
-        files("eval"),
-        written("data", "columns", kind=list),
-        preprocess and absolute(preprocess, file.parent),
-        written("batch_size", kind=int),
-    )
-
-
-def _open(parts: Parts, faults: list[Fault]) -> Opened:
-    """Build the recipe, open the data sets; what each has to complain of goes to `faults`."""
+def _open(parts: Parts) -> tuple[Opened, list[Fault]]:
+    """Build the recipe, open the data sets; and what is wrong with each."""
     from god_ray.ingest.parquet import ParquetSource
     from god_ray.loop.seeding import BUILD, seed_generators
     from god_ray.recipe import load_function, load_recipe
 
-    opened = Opened()
+    opened, faults = Opened(), list[Fault]()
     if parts.recipe is not None:
         try:
             seed_generators(BUILD, parts.seed)
@@ -179,7 +127,7 @@ def _open(parts: Parts, faults: list[Fault]) -> Opened:
             except GodRayError as error:
                 faults += faults_of(error, "data.train" if name == "train" else "data.eval")
     faults += _too_few_rows(parts, opened)
-    return opened
+    return opened, faults
 
 
 def _too_few_rows(parts: Parts, opened: Opened) -> Iterator[Fault]:
@@ -187,7 +135,7 @@ def _too_few_rows(parts: Parts, opened: Opened) -> Iterator[Fault]:
         return
     rows = opened.train.manifest.num_rows
     if rows < parts.batch_size:
-        what = f"batch_size = {parts.batch_size} is above the {rows} rows of data.train"
+        what = f"{parts.batch_size} is above the {rows} rows of data.train"
         why = "Every step but the last of an epoch uses exactly one global batch."
         yield Fault("data", "", "batch_size", what, why, f"set batch_size: {rows} or less")
 

@@ -6,6 +6,7 @@ naming the user's line where there is one. The model is thrown away afterwards. 
 
 from __future__ import annotations
 
+import traceback
 import warnings as python_warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -185,17 +186,21 @@ class Trial:
         """On the recipe that was built first: every step of the run, as far as that is quick."""
         schedule, optimizer = self.earlier.schedule, self.earlier.optimizer
         rates = [float(optimizer.param_groups[0]["lr"])]
-        number = min(self.assignment.num_steps, MAX_SCHEDULE_STEPS)
         if schedule is not None:
-            with python_warnings.catch_warnings():
-                python_warnings.simplefilter(
-                    "ignore"
-                )  # that the optimizer has not stepped: it need not, here
-                for done in range(1, number + 1):
-                    self._blame(
-                        f"schedule.step() after step {done} of {self.assignment.num_steps}", schedule.step
-                    )
-                    rates.append(float(optimizer.param_groups[0]["lr"]))
+            number = min(self.assignment.num_steps, MAX_SCHEDULE_STEPS)
+            try:
+                with python_warnings.catch_warnings():
+                    python_warnings.simplefilter("ignore")  # that the optimizer has not stepped: it need not
+                    for _ in range(number):
+                        schedule.step()
+                        rates.append(float(optimizer.param_groups[0]["lr"]))
+            except Exception as error:
+                raise RecipeError(
+                    f"the schedule fails after step {len(rates)} of {self.assignment.num_steps}: "
+                    f"{type(error).__name__}: {error}",
+                    "It is stepped once after each optimizer step of the whole run.",
+                    f"make it {self.assignment.num_steps} steps long: {self.build_at}",
+                ) from error
         self.facts["learning_rate"] = {"first": rates[0], "highest": max(rates), "last": rates[-1]}
 
     def _lane_cost(self) -> None:
@@ -219,9 +224,11 @@ class Trial:
         except Exception as error:  # whatever it is, it is the user's code that raised it
             if _KERNEL in str(error):
                 raise self._no_kernel(error) from error
-            with self.file.blame(doing, self.spec.config):
-                raise
-            raise AssertionError("blame always raises") from error
+            if any(frame.filename == self.file.path for frame in traceback.extract_tb(error.__traceback__)):
+                with self.file.blame(doing, self.spec.config):
+                    raise
+            said = f"{type(error).__name__}: {error}".rstrip(": ")  # in torch alone, as backward is
+            raise RecipeError(f"{self.file.path}: {said}", f"Raised by {doing}.") from error
 
     def _no_kernel(self, error: Exception) -> RecipeError:
         operation = str(error).split(_KERNEL)[0].strip()
