@@ -23,6 +23,7 @@ from unittest import mock
 
 from god_ray import api
 from god_ray.api import Result
+from god_ray.loop.request import Request
 from god_ray.monitor.ledger import Ledger
 from god_ray.runtime import inline, numerics
 from god_ray.runtime.assignment import Assignment
@@ -151,6 +152,7 @@ class Crew:
         workers: int,
         restarts: int = 0,
         faults: Sequence[Fault] = (),
+        asks: Sequence[tuple[int, Request]] = (),
         environ: Mapping[int, Mapping[str, str]] | None = None,
         kinds: Mapping[int, str] | None = None,
         watch: Watch | None = None,
@@ -174,6 +176,7 @@ class Crew:
                         size == DEBUG,
                         tuple(faults),
                         dict((environ or {}).get(rank, {})),
+                        tuple(asks),
                         watch is not None,
                     )
                     for rank in range(max(size, 1))

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
+    from god_ray.loop.request import Request
     from god_ray.runtime.assignment import Assignment
     from god_ray.runtime.run_folder import RunFolder
 
@@ -43,7 +44,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Job:
-    """One worker's part in an attempt. `follow`: say each committed step, for the parent to kill at one."""
+    """One worker's part in an attempt.
+
+    asks: commands that come when worker 0 has committed that step; they are obeyed after the next one.
+    follow: say each committed step, so that the parent can kill at one.
+    """
 
     assignment: Assignment
     folder: RunFolder
@@ -53,6 +58,7 @@ class Job:
     debug: bool = False
     faults: tuple[Fault, ...] = ()
     environ: dict[str, str] = field(default_factory=dict)
+    asks: tuple[tuple[int, Request], ...] = ()
     follow: bool = False
     timeout_s: float = 60.0
 
@@ -136,9 +142,15 @@ def _join(job: Job) -> dict[str, Any]:
 def _watching(job: Job, facts: dict[str, Any], tell: Callable[[int], None]) -> Any:
     """Fault injection, facts about the loop, files that a process which lives on must close."""
     from god_ray.monitor.ledger import Ledger
-    from god_ray.runtime import inline, worker
+    from god_ray.runtime import control, inline, worker
 
+    asks = dict(job.asks) if job.rank == 0 else {}
     opened: list[Ledger] = []
+
+    def said(step: int) -> None:
+        if step in asks:
+            control.send(job.folder.control, asks[step])
+        tell(step)
 
     def open_writer(*args: Any, **options: Any) -> Ledger:
         opened.append(Ledger.open_writer(*args, **options))
@@ -155,7 +167,7 @@ def _watching(job: Job, facts: dict[str, Any], tell: Callable[[int], None]) -> A
                 skipped=[] if found is None else found.skipped,
                 counters=loop.step.feed.counters,
             )
-            _arm(loop, [f for f in job.faults if (f.rank, f.generation) == (job.rank, generation)], tell)
+            _arm(loop, [f for f in job.faults if (f.rank, f.generation) == (job.rank, generation)], said)
             return loop
 
         return assembled

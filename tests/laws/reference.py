@@ -22,14 +22,9 @@ Gradients = list[Tensor]
 def train(
     zoo: str, folder: str, batch_size: int, lanes: int, epochs: int, masked: bool
 ) -> tuple[list[Any], list[Any]]:
-    spec = importlib.util.spec_from_file_location("reference_zoo", zoo)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    model = module.plain()
+    model = load(zoo).plain()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, fused=True)
-    table = pq.read_table([str(path) for path in sorted(Path(folder).glob("*.parquet"))])
+    table = read(folder)
     x = torch.tensor(np.stack(table["x"].to_numpy()))
     y, mask = (torch.tensor(table[name].to_numpy()) for name in ("y", "mask"))
 
@@ -71,7 +66,7 @@ def train(
 
 
 def add(leaves: list[Gradients | None]) -> Gradients | None:
-    """RFC 6962's tree: the largest power of two below the number of leaves goes left. None: an absent leaf."""
+    """RFC 6962's tree: the largest power of two below the number of leaves goes left. None: absent."""
     if len(leaves) == 1:
         return leaves[0]
     middle = 1
@@ -81,3 +76,28 @@ def add(leaves: list[Gradients | None]) -> Gradients | None:
     if left is None or right is None:
         return left or right
     return [a + b for a, b in zip(left, right)]
+
+
+def count_right(zoo: str, model: str, weights: str, folder: str) -> int:
+    """How many rows of the folder the saved model gets right, in one go."""
+    from safetensors.torch import load_file
+
+    module = load(zoo)
+    network = module.MODELS[model]()
+    network.load_state_dict(load_file(weights))
+    table = read(folder)
+    logits = network.eval()(torch.tensor(np.stack(table["x"].to_numpy())))
+    return int((logits.argmax(dim=1) == torch.tensor(table["y"].to_numpy())).sum())
+
+
+def load(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location("reference_zoo", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def read(folder: str) -> Any:
+    return pq.read_table([str(path) for path in sorted(Path(folder).glob("*.parquet"))])

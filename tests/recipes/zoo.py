@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable
 from itertools import count
 
@@ -205,6 +206,18 @@ def record_gradients(optimizer: torch.optim.Optimizer, model: nn.Module, folder:
     optimizer.register_step_pre_hook(save)
 
 
+def record_ids(loss: Callable[..., object], folder: str) -> Callable[..., object]:
+    """The loss, which also writes down the ids it is called with: a line per leaf, a file per model."""
+    path = f"{folder}/{os.getpid()}-{time.time_ns()}.jsonl"
+
+    def recorded(model: nn.Module, batch: Batch) -> object:
+        with open(path, "a") as file:
+            file.write(f"{batch['id'].tolist()}\n")
+        return loss(model, batch)
+
+    return recorded
+
+
 def noisy(batch: Batch, rng: god_ray.RowRandom) -> Batch:
     """Augmentation: noise, and a shift of some rows."""
     x = batch["x"] + 0.1 * rng.normal(WIDTH)
@@ -222,6 +235,8 @@ def build(config: dict) -> god_ray.Recipe:
     loss = masked if config.get("masked") else cross_entropy
     if config["model"] == "unused":
         loss = unused_loss
+    if "RECORD_IDS" in os.environ:
+        loss = record_ids(loss, os.environ["RECORD_IDS"])
     transform = noisy if config.get("transform") else None
     return god_ray.Recipe(model, optimizer, loss, schedule, metrics, transform)
 
