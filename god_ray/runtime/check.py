@@ -125,7 +125,9 @@ def _open(parts: Parts) -> tuple[Opened, list[Fault]]:
             try:
                 setattr(opened, name, ParquetSource.open(paths, parts.columns, allow_any=free))
             except GodRayError as error:
-                faults += faults_of(error, "data.train" if name == "train" else "data.eval")
+                for fault in faults_of(error, "data.train" if name == "train" else "data.eval"):
+                    wrong_name = parts.columns is not None and "no such column" in fault.what
+                    faults.append(replace(fault, key="data.columns") if wrong_name else fault)
     faults += _too_few_rows(parts, opened)
     return opened, faults
 

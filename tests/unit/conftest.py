@@ -1,0 +1,34 @@
+"""A finished run for the tests of commands that read one; made once, in this process."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from god_ray.runtime.run_folder import RunFolder
+
+
+@pytest.fixture(scope="session")
+def small_spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The spec of `small_runs.project`."""
+    from small_runs import project
+
+    return project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(scope="session")
+def finished_run(small_spec: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """Not to be changed: `small_run` is a copy that may be."""
+    from small_runs import trained
+
+    return trained(small_spec, tmp_path_factory.mktemp("storage"), "done")
+
+
+@pytest.fixture
+def small_run(finished_run: RunFolder, tmp_path: Path) -> RunFolder:
+    """A copy of `finished_run`, in a storage folder of its own."""
+    return type(finished_run)(shutil.copytree(finished_run.path, tmp_path / "runs" / "done"))
