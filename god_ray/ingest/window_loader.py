@@ -51,8 +51,8 @@ class Slot:
 class _Lane:
     current: Slot | None = None
     ready: deque[Slot] = field(default_factory=deque)
-    hurry: bool = True
-    """Nothing is held yet, or the current window is half used: what is missing, the worker reads itself."""
+    hurry: bool = False
+    """The current window is half used: the next one, if nobody has brought it, the worker reads itself."""
 
     @property
     def slots(self) -> list[Slot]:
@@ -78,7 +78,8 @@ class WindowLoader:
         self._source, self._plan, self._carrier, self._counters = source, plan, carrier, counters
         self._collate, self._changed, self._kept = collate, changed, dict(kept)
         self._lanes = {lane: _Lane() for lane in lanes}
-        self._stopped = self._starving = False
+        self._stopped = False
+        self._waiting: _Lane | None = None
         self._same_columns = SameColumns()
         self._thread = Background(
             lambda: self._load(upcoming), "god_ray-load", when_done=lambda _: self._notify()
@@ -92,14 +93,14 @@ class WindowLoader:
         state = self._lanes[lane]
         with self._changed:
             state.current = None
-            self._starving = not state.ready
             self._changed.notify_all()
-            if self._starving:
+            if not state.ready:
+                self._waiting = state
                 begin = time.monotonic()
                 self._changed.wait_for(lambda: state.ready or self._thread.done)
                 self._counters["waits"] += 1
                 self._counters["waited_s"] += time.monotonic() - begin
-                self._starving = False
+                self._waiting = None
             if state.ready:
                 state.current = state.ready.popleft()
                 state.hurry = False
@@ -136,6 +137,11 @@ class WindowLoader:
                 state.ready.append(slot)
                 self._changed.notify_all()
 
+    @property
+    def _starving(self) -> bool:
+        """The trainer waits for a window that is not there: whatever the thread is at is due."""
+        return self._waiting is not None and not self._waiting.ready
+
     def _has_room(self, state: _Lane) -> bool:
         # A starving reader may want a later window: then the bound gives way, rather than a deadlock.
         return self._stopped or self._starving or len(state.slots) < _MAX_HELD
@@ -144,7 +150,7 @@ class WindowLoader:
         def patience() -> float | None:
             if self._stopped:
                 raise Abandoned
-            return 0.0 if state.hurry or self._starving else None
+            return 0.0 if state.hurry or self._starving or not state.slots else None
 
         try:
             table = self._carrier.get(task_of(self._source, need), patience)
