@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from god_ray import api
+from god_ray.monitor.ledger import Ledger
 from god_ray.runtime.run_folder import RunFolder
 
 RECIPE = """\
@@ -71,6 +73,17 @@ def trained(spec: Path, storage: Path, name: str, **changes: Any) -> RunFolder:
     result = api.train(spec, debug=True, name=name, storage=str(storage), **changes)
     assert result.state == "SUCCEEDED", result.failure
     return RunFolder(result.folder)
+
+
+def reseal(run: RunFolder, *ends: int) -> None:
+    """Cut the ledger into segments that end at these steps: in a run, the speed of the disk decides that."""
+    records = list(Ledger.read(run.ledger))
+    shutil.rmtree(run.ledger)
+    with Ledger.open_writer(run.ledger) as ledger:
+        for record in records:
+            ledger.publish(record)
+            if record["step"] in ends:
+                ledger.seal()
 
 
 def ledger_files(run: RunFolder) -> list[Path]:

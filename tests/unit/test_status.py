@@ -142,7 +142,7 @@ def test_runs_are_listed_as_they_were_started(small_run: RunFolder) -> None:
 
 
 def test_reading_commands_load_nothing_heavy(finished_run: RunFolder) -> None:
-    """That they answer at once, checked by what it takes: modules, and CPU seconds rather than a busy clock."""
+    """That they answer at once, checked by what it takes: modules, and CPU seconds."""
     code = (
         "import sys, time, god_ray.cli\n"
         f"storage, name = {str(finished_run.path.parent)!r}, {finished_run.name!r}\n"
