@@ -139,7 +139,11 @@ class Crew:
         """Run a test module's function in a member: same instruction set, one thread."""
         member = self._get(0, "usual")
         member.pipe.send(Call(module, function, args))
-        kind, value = member.pipe.recv()
+        try:
+            kind, value = member.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self._forget([member], [0])
+            raise ConnectionError(f"{function} died") from None
         if kind == "raised":
             raise value
         return value
@@ -261,6 +265,28 @@ class Crew:
             if member.pid in dead:
                 member.pipe.close()
                 del self._members[key]
+
+
+# Facts about how a step was done, which may differ where its result does not.
+CIRCUMSTANCES = {"timings", "generation", "num_workers", "at"}
+
+
+def happened(result: Result) -> list[dict[str, Any]]:
+    """The ledger without circumstances: what law 2 is about."""
+    return [{k: v for k, v in record.items() if k not in CIRCUMSTANCES} for record in ledger(result)]
+
+
+def kill_when(step: int, ranks: Sequence[int]) -> Watch:
+    """SIGKILL from outside, once anybody says that `step` is committed: wherever the others are by then."""
+    told: list[int] = []
+
+    def on_step(_rank: int, committed: int, members: list[Member]) -> None:
+        if committed == step and not told:
+            told.append(step)
+            for rank in ranks:
+                members[rank].kill()
+
+    return Watch(on_step)
 
 
 def ledger(result: Result) -> list[dict[str, Any]]:

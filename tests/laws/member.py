@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -141,6 +141,7 @@ def _join(job: Job) -> dict[str, Any]:
 @contextmanager
 def _watching(job: Job, facts: dict[str, Any], tell: Callable[[int], None]) -> Any:
     """Fault injection, facts about the loop, files that a process which lives on must close."""
+    from god_ray.checkpoint.state import digest
     from god_ray.monitor.ledger import Ledger
     from god_ray.runtime import control, inline, worker
 
@@ -158,8 +159,10 @@ def _watching(job: Job, facts: dict[str, Any], tell: Callable[[int], None]) -> A
 
     def assemble(module_assemble: Callable[..., Any]) -> Callable[..., Any]:
         def assembled(local: Any, group: Any, ports: Any, found: Any, generation: int) -> Any:
+            start = digest(local.recipe.model, local.recipe.optimizer)
             loop = module_assemble(local, group, ports, found, generation)
             facts.update(
+                digest=start,
                 pid=os.getpid(),
                 exchange=type(loop.step.exchange).__name__,
                 sliced=getattr(loop.step.exchange, "sliced", False),
@@ -255,6 +258,20 @@ def _leave_group() -> None:
 
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def drive(spec: dict[str, Any], faults: Sequence[Fault]) -> None:
+    """A whole `god-ray train --debug`, driver and all, in this member: to be killed."""
+    from god_ray import api
+    from god_ray.runtime import inline
+
+    def fit(assignment: Any, folder: Any, _workers: int) -> tuple[dict[str, Any], None]:
+        job = Job(assignment, folder, 0, 1, "", True, tuple(faults))
+        with _watching(job, {}, lambda _: None):
+            return {"outcome": inline.run(assignment, folder)}, None
+
+    with mock.patch.object(inline, "fit", fit):
+        api.train(spec, debug=True)
 
 
 # ---- the nursery

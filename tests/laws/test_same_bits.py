@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from laws.crew import DEBUG, TESTS, Crew, ledger
+from laws.crew import DEBUG, TESTS, Crew, happened, ledger
 
 SpecOf = Callable[..., dict[str, Any]]
 RowsOf = Callable[..., str]
-
-CIRCUMSTANCES = {"timings", "generation", "num_workers", "at"}
 
 
 def what_happened(
@@ -25,10 +23,10 @@ def what_happened(
     name = f"{spec['name']}-w{workers}"
     result, attempts = crew.train({**spec, "name": name}, workers)
     assert result.state == "SUCCEEDED", result.failure
-    records = ledger(result)
+    assert {r["num_workers"] for r in ledger(result)} == {max(workers, 1)}
+    records = happened(result)
     assert records[-1]["digest"] == result.digest
-    assert {r["num_workers"] for r in records} == {max(workers, 1)}
-    return [{k: v for k, v in r.items() if k not in CIRCUMSTANCES} for r in records], attempts.facts[0]
+    return records, attempts.facts[0]
 
 
 def same_for(crew: Crew, spec: dict[str, Any], sizes: Sequence[int]) -> list[dict[str, Any]]:

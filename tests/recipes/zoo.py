@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import random
 import time
 from collections.abc import Callable
 from itertools import count
@@ -15,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim import lr_scheduler
 
 import god_ray
 
@@ -185,6 +188,22 @@ def warm_up_then_cosine(step: int) -> float:
     return (step + 1) / 6 if step < 5 else 0.5 * (1 + math.cos(math.pi * min((step - 5) / 40, 1.0)))
 
 
+def sequential(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
+    parts = [
+        lr_scheduler.LinearLR(optimizer, 0.1, total_iters=6),
+        lr_scheduler.CosineAnnealingLR(optimizer, 20),
+    ]
+    return lr_scheduler.SequentialLR(optimizer, parts, [6])
+
+
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler]] = {
+    "lambda": lambda optimizer: lr_scheduler.LambdaLR(optimizer, warm_up_then_cosine),
+    "milestone": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [16], 0.1),
+    "sequential": sequential,
+    "one cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=30),
+}
+
+
 def optimizer_of(config: dict, model: nn.Module) -> torch.optim.Optimizer:
     kind = config.get("optimizer", "adamw")
     if kind == "sgd":
@@ -218,6 +237,23 @@ def record_ids(loss: Callable[..., object], folder: str) -> Callable[..., object
     return recorded
 
 
+def record_draws(loss: Callable[..., object], folder: str) -> Callable[..., object]:
+    """The loss, which then writes down a draw of each generator, and makes a few more: a bad habit."""
+    path = f"{folder}/{os.getpid()}-{time.time_ns()}.jsonl"
+    extra = int(os.environ.get("EXTRA_DRAWS", "0"))
+
+    def recorded(model: nn.Module, batch: Batch) -> object:
+        result = loss(model, batch)
+        draws = [float(torch.rand(1)), float(np.random.random()), random.random()]
+        with open(path, "a") as file:
+            file.write(f"{json.dumps([batch['id'].tolist(), draws])}\n")
+        for _ in range(extra):
+            torch.rand(3), np.random.random(3), random.random()
+        return result
+
+    return recorded
+
+
 def noisy(batch: Batch, rng: god_ray.RowRandom) -> Batch:
     """Augmentation: noise, and a shift of some rows."""
     x = batch["x"] + 0.1 * rng.normal(WIDTH)
@@ -229,12 +265,13 @@ def build(config: dict) -> god_ray.Recipe:
     optimizer = optimizer_of(config, model)
     if "record" in config:
         record_gradients(optimizer, model, config["record"])
-    schedule = None
-    if config.get("schedule", True):
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, warm_up_then_cosine)
+    kind = config.get("schedule", "lambda")
+    schedule = SCHEDULES[kind](optimizer) if kind else None
     loss = masked if config.get("masked") else cross_entropy
     if config["model"] == "unused":
         loss = unused_loss
+    if "RECORD_DRAWS" in os.environ:
+        loss = record_draws(loss, os.environ["RECORD_DRAWS"])
     if "RECORD_IDS" in os.environ:
         loss = record_ids(loss, os.environ["RECORD_IDS"])
     transform = noisy if config.get("transform") else None
