@@ -8,6 +8,7 @@ a Loop and a cursor. Must not know Ray.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,23 +91,35 @@ def restore_newest(local: Local, group: Group, store: CheckpointStore) -> Found 
 
 
 def initialise(model: nn.Module, source: Path) -> None:
-    """Weights from a run, a checkpoint folder or a safetensors file; strict."""
+    """Weights from a run, a checkpoint folder or a safetensors file; strict. Raises CheckpointError."""
+    if source.is_file():
+        _load_weights(model, source)
+        return
+    step = re.fullmatch(r"step-(\d+)", source.name)
+    if (source / "checkpoints").is_dir():
+        found = CheckpointStore(source / "checkpoints", 0).newest_intact()
+        snapshot = found.snapshot if found else None
+    else:
+        snapshot = CheckpointStore(source.parent, 0).load(int(step[1]))[0] if step else None
+    if snapshot is None:
+        raise CheckpointError(
+            f"init_from: {source} holds no weights.",
+            "It is no safetensors file, no run with a checkpoint, and no checkpoint (step-00001200).",
+            "name one of these.",
+        )
+    restore_model(snapshot, model)
+
+
+def _load_weights(model: nn.Module, file: Path) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if source.is_file():
-        problem = model.load_state_dict(load_file(source), strict=False)
-        if problem.missing_keys or problem.unexpected_keys:
-            raise CheckpointError(
-                f"init_from: {source} does not fit the model.",
-                f"Missing: {problem.missing_keys}; not in the model: {problem.unexpected_keys}.",
-                "use weights of the same model.",
-            )
-        return
-    root = source / "checkpoints" if (source / "checkpoints").is_dir() else source.parent
-    store = CheckpointStore(root, 0)
-    found = store.newest_intact() if root != source.parent else None
-    snapshot = found.snapshot if found else store.load(int(source.name.removeprefix("step-")))[0]
-    restore_model(snapshot, model)
+    try:
+        model.load_state_dict(load_file(file))
+    except (SafetensorError, RuntimeError) as error:  # not such a file; other names or shapes
+        raise CheckpointError(
+            f"init_from: {file} does not fit the model.", str(error), "use weights of the same model."
+        ) from error
 
 
 def agree_on_state(local: Local, group: Group) -> str:
