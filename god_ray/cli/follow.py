@@ -7,6 +7,7 @@ watching only.
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ class _Look:
         self.saved = max(checkpoints(folder), default=0)
         self.said: tuple[object, object] | None = None
         self.written = 0
-        self.asked = False
+        self.asked: Any = None
 
     def until(self, ended: threading.Event) -> None:
         try:
@@ -78,12 +79,22 @@ class _Look:
         if step > self.saved:
             self.saved = step
             self.progress.checkpoint(step, saved[step])
-        asked = (self.folder.control / "request.json").exists()
-        if asked and not self.asked:
-            self.progress.say(
-                "a command was received; it is obeyed at the next step boundary (Ctrl-C again: at once)"
+        self._command()
+
+    def _command(self) -> None:
+        """Each command once, until the run has obeyed it and takes it away."""
+        try:
+            told = json.loads((self.folder.control / "request.json").read_text())
+        except FileNotFoundError:
+            told = None
+        if told != self.asked and told is not None:
+            wish = (
+                "to stop (Ctrl-C again: at once)"
+                if told["kind"] == "stop"
+                else f"for {told['workers']} workers"
             )
-        self.asked = asked
+            self.progress.say(f"{self.folder.name} was asked {wish}; it obeys at the next step boundary")
+        self.asked = told
 
     def _state(self) -> None:
         changed = (self.folder.path / "run.json").stat().st_mtime_ns
