@@ -34,14 +34,13 @@ def scale(
     _require_live(folder, workers, record)
     now = (record.get("attempts") or [{}])[-1].get("workers")
     if now == workers:
-        typer.echo(f"run {folder.name} has {workers} worker{'s' * (workers > 1)} already", err=True)
+        typer.echo(f"run {folder.name} has that many workers already: {workers}", err=True)
         return
     control.send(folder.control, Request("resize", workers))
-    typer.echo(
-        f"run {folder.name}: asked for {workers} worker{'s' * (workers > 1)} (now {now}). After the step it is "
-        f"in, it writes a checkpoint and goes on from there with {workers}; the result stays the same.",
-        err=True,
-    )
+    plural = "s" * (workers > 1)
+    typer.echo(f"run {folder.name}: asked for {workers} worker{plural}, now {now}.", err=True)
+    typer.echo("  After the step it is in, it writes a checkpoint and goes on from there;", err=True)
+    typer.echo("  the result stays the same.", err=True)
 
 
 def _require_lanes(folder: RunFolder, workers: int, lanes: int) -> None:

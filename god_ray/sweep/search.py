@@ -7,7 +7,6 @@ In: a spec with a `sweep:` section. Out: a `Swept`, and `<storage>/<sweep>/` wit
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,17 +15,11 @@ from time import strftime
 from typing import Any
 
 from god_ray.errors import GodRayError, RunExists, RunFailed, UserError
+from god_ray.runtime.cluster import connected, require_room
 from god_ray.spec import RunSpec, Sweep, load
 from god_ray.sweep.ranking import Row, ranked
 
 Say = Callable[[str], object]
-# Tune's own output and its log files for other tools: god_ray says and writes what there is to know.
-QUIET = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "RAY_AIR_NEW_OUTPUT": "0",
-}
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,7 @@ def run(spec: str, overrides: tuple[str, ...], default_storage: str | None, say:
     if default_storage and loaded.origins["storage"] == "default":
         storage = str(Path(default_storage).absolute())
     name = loaded.spec.name or f"sweep-{strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    folder = _create(Path(storage) / name)
+    folder = Path(storage) / name
     order = {
         "spec": str(loaded.path),
         "overrides": list(overrides),
@@ -72,10 +65,14 @@ def run(spec: str, overrides: tuple[str, ...], default_storage: str | None, say:
         "metric": sweep.metric,
         "mode": sweep.mode,
     }
-    os.environ.update(QUIET)
-    from god_ray.sweep.tuning import search
+    workers = loaded.spec.workers.model_copy(update={"min": 1, "max": 1})
+    one = loaded.spec.model_copy(update={"workers": workers})
+    with connected(one):
+        require_room(one, 1)
+        _create(folder)
+        from god_ray.sweep.tuning import search
 
-    rows, errors, interrupted = search(loaded.spec, sweep, order, say)
+        rows, errors, interrupted = search(one, sweep, order, say)
     swept = Swept(name, sweep.metric, sweep.mode, folder, ranked(rows, sweep.mode), interrupted)
     (folder / "sweep.json").write_text(json.dumps(swept.as_plain(), indent=1) + "\n")
     if swept.best is None and not interrupted:
@@ -100,7 +97,7 @@ def _sweep_of(spec: RunSpec, path: str) -> Sweep:
     return spec.sweep
 
 
-def _create(folder: Path) -> Path:
+def _create(folder: Path) -> None:
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
@@ -113,7 +110,6 @@ def _create(folder: Path) -> Path:
         raise UserError(
             f"{folder} cannot be created: {error.strerror}.", "", "choose another --storage."
         ) from error
-    return folder
 
 
 def _nothing_valid(swept: Swept, errors: list[GodRayError]) -> GodRayError:

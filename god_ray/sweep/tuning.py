@@ -8,6 +8,7 @@ has a final state afterwards, also when its process was killed.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +23,6 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from god_ray.errors import GodRayError
 from god_ray.monitor.newest import newest
 from god_ray.monitor.words import number, printable
-from god_ray.runtime.cluster import connected, require_room
 from god_ray.runtime.driver import first_cause
 from god_ray.runtime.run_folder import FINAL, RunFolder
 from god_ray.spec import Asha, Distribution, RunSpec, Sweep
@@ -30,21 +30,23 @@ from god_ray.sweep.ranking import Row
 from god_ray.sweep.trial import Trial, trial_name
 
 NO_END = 10**9
+QUIET = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+}
 
 
 def search(
     spec: RunSpec, sweep: Sweep, order: dict[str, Any], say: Callable[[str], object]
 ) -> tuple[list[Row], list[GodRayError], bool]:
-    """Run the trials. Raises UserError when the cluster cannot hold even one."""
-    one = spec.model_copy(update={"workers": spec.workers.model_copy(update={"min": 1, "max": 1})})
-    with connected(one), _stop_on_interrupt(say) as stopped:
-        require_room(one, 1)
+    """Run the trials on the cluster that this process is connected to; it can hold at least one."""
+    with _quiet(), _stop_on_interrupt(say) as stopped:
         need = {"CPU": spec.workers.cpus or 1.0, "GPU": spec.workers.gpus}
         abreast = min(sweep.concurrent, sweep.trials, _room(need))
         if abreast < min(sweep.concurrent, sweep.trials):
             say(f"{abreast} at a time, not {sweep.concurrent}: each needs {_words(need)} of the cluster")
         callbacks, stop = [_Told(sweep, say)], _Stop(stopped)
-        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # failures are told by `say` and in the rows
         results = list(_tuner(spec, sweep, order, need, abreast, callbacks, stop).fit())
     found = [_row(result, Path(order["folder"])) for result in results]
     rows = [row for row, _ in found if row is not None]
@@ -194,6 +196,19 @@ class _Stop(_NoStop):
 
     def __reduce__(self) -> Any:
         return _NoStop, ()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Tune's own words and its files for other tools: `say` and the rows hold what there is to know."""
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    before = {name: os.environ.get(name) for name in QUIET}
+    os.environ.update(QUIET)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @contextmanager
