@@ -45,6 +45,7 @@ class MemoryFeed:
         self._epoch = -1
         self._waiting_since: float | None = None
         self._last_arrival = 0.0
+        self._tasks: list[Task] = []
         self._held: Held | None = None
         self._loading: Background | None = None
         self._closed = False
@@ -53,7 +54,8 @@ class MemoryFeed:
     def start(self, cursor: Cursor, lanes: range) -> None:
         """Begin loading; once is enough, whatever the position and the lanes."""
         if self._loading is None:
-            self._carrier.start(iter(tasks(self._source)))
+            self._tasks = tasks(self._source)
+            self._carrier.start(iter(self._tasks))
             self._loading = Background(self._load, "god_ray-load", lambda _: self._notify())
 
     def leaf(self, cursor: Cursor, lane: int) -> Leaf | None:
@@ -109,7 +111,7 @@ class MemoryFeed:
     def _load(self) -> None:
         filled = _Tensors(self._plan.manifest.num_rows) if self._collate is None else _Tables(self._collate)
         brought = 0
-        for task in tasks(self._source):
+        for task in self._tasks:
             if self._closed:
                 return
             try:

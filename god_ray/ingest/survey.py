@@ -131,8 +131,13 @@ def _read_footer(found: Found) -> Footer | Fault:
         metadata = pq.read_metadata(found.path)
         return Footer(found, metadata.schema.to_arrow_schema(), metadata)
     except (OSError, pa.ArrowException) as error:
-        reason = f"it is not a whole Parquet file ({str(error).splitlines()[0].rstrip('.')})"
-        return Fault(found.path, "", "", reason, "remove it, or write it again")
+        said = str(error).splitlines()[0].rstrip(".")
+        if isinstance(error, OSError) and error.errno:
+            return Fault(
+                found.path, "", "", f"it cannot be read ({said})", "make it readable, or take it out"
+            )
+        rule = f"it is not a whole Parquet file ({said})"
+        return Fault(found.path, "", "", rule, "remove it, or write it again")
 
 
 def _no_rows(files: Sequence[Found]) -> Fault:

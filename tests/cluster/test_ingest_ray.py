@@ -16,7 +16,7 @@ import ray
 import torch
 
 from god_ray.errors import DataError, RecipeError
-from god_ray.ingest import ahead
+from god_ray.ingest import ahead, raydata
 from god_ray.ingest.feed import Feed, open_feed
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.plan import DataPlan
@@ -257,6 +257,30 @@ def test_with_all_cpus_held_training_goes_on(source: ParquetSource, shuffle: str
     ray.kill(holder)
     assert feed.counters["executions"] >= 1
     assert feed.counters["windows_by_ray"] == 0
+
+
+def test_an_execution_that_is_ahead_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's scheduling loop runs in the trainer's process: it must not spin there while nothing is wanted."""
+    rounds = []
+    original = raydata.ExecutorCallback.on_execution_step
+
+    def counted(self: raydata.ExecutorCallback, executor: object) -> None:
+        rounds.append(executor)
+        original(self, executor)
+
+    monkeypatch.setattr(raydata.ExecutorCallback, "on_execution_step", counted)
+    source = write(tmp_path, [(6000, 100)])
+    plan = plan_of(source, "window", 200, 2, 10)
+    feed = open_ray(source, plan)
+    feed.start(plan.cursor_at(0), range(2))
+    for lane in range(2):
+        feed.leaf(plan.cursor_at(0), lane)
+    until(lambda: feed.counters["windows_by_ray"] == 2, "both next windows came")
+    threading.Event().wait(1.0)  # what is still under way comes too
+    before = len(rounds)
+    threading.Event().wait(1.0)
+    assert len(rounds) - before <= 3
+    feed.close()
 
 
 def test_closing_in_the_middle_ends_everything(source: ParquetSource) -> None:

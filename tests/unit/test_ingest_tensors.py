@@ -27,7 +27,16 @@ def nested(kind: pa.DataType) -> pa.Array:
 COLUMNS = {
     **{
         str(kind): (pa.array([0, 1, 5], kind), [0, 1, 5])
-        for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
+        for kind in (
+            pa.int8(),
+            pa.int16(),
+            pa.int32(),
+            pa.int64(),
+            pa.uint8(),
+            pa.uint16(),
+            pa.uint32(),
+            pa.uint64(),
+        )
     },
     "half": (pa.array(np.array([0.5, 2, -1], np.float16)), [0.5, 2, -1]),
     "float": (pa.array([0.5, 2, -1], pa.float32()), [0.5, 2, -1]),
