@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import Any
 
+import torch
+
 from god_ray.checkpoint.state import TrainState, capture, digest
-from god_ray.errors import AuditMismatch
+from god_ray.errors import AuditMismatch, RunFailed
 from god_ray.loop.evaluate import Evaluation
 from god_ray.loop.ports import Checkpoints, Control, Journal, Reporter
 from god_ray.loop.step import Step, Told
@@ -87,8 +89,7 @@ class Loop:
         self.step.feed.start(cursor, range(self.step.lo, self.step.hi))
         while cursor.step < self.policy.num_steps:
             self._ask()
-            reduced, record = self.step.run(cursor, self.told)
-            self._publish()
+            reduced, record = self._step(cursor)
             self._report(reduced)
             cursor = self.plan.cursor_at(cursor.step + 1)
             self.pending = record
@@ -96,6 +97,14 @@ class Loop:
             if outcome is not None:
                 return self._close(outcome)
         return self._close(self._outcome("succeeded", "all steps done", cursor))
+
+    def _step(self, cursor: Cursor) -> tuple[Reduced, dict[str, Any]]:
+        """The step, and the publication of the one before, which a step that fails does not take along."""
+        try:
+            return self.step.run(cursor, self.told, self._publish)
+        except RunFailed:
+            self.checkpoints.drain()
+            raise
 
     def _ask(self) -> None:
         """What this worker tells the others in the next step."""
@@ -160,6 +169,7 @@ class Loop:
 
     def _save(self, cursor: Cursor) -> None:
         assert self.pending is not None
+        self._require_numbers(cursor)
         meta = {
             "step": cursor.step,
             "epoch": cursor.epoch,
@@ -176,6 +186,18 @@ class Loop:
         snapshot: Callable[[], Any] = lambda: capture(self.state)  # noqa: E731
         self.checkpoints.save(cursor.step, snapshot, meta)
         self.saved_at = monotonic()
+
+    def _require_numbers(self, cursor: Cursor) -> None:
+        """A loss can be finite where its gradient is not; such weights must not push good ones out."""
+        trained = ((n, p) for n, p in self.state.model.named_parameters() if p.requires_grad)
+        broken = [name for name, p in trained if not bool(torch.isfinite(p).all())]
+        if broken:
+            raise RunFailed(
+                f"{broken[0]} holds NaN or infinity after step {cursor.step}.",
+                f"{len(broken)} parameters do; they are not saved, checkpoints from before are intact.",
+                "lower the learning rate, set clip_norm, or look for divisions by zero in the loss.",
+                agreed=True,
+            )
 
     def _publish(self) -> None:
         """Every worker has committed the pending step: now it may be seen."""

@@ -8,7 +8,7 @@ all of them before that. Must not know how workers come and go.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -56,8 +56,14 @@ class Step:
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
         self.lo, self.hi = exchange.ranges[rank]
 
-    def run(self, cursor: Cursor, told: Told) -> tuple[Reduced, dict[str, Any]]:
-        """Do step `cursor`. Returns all notes and the ledger's record. Raises RunFailed, agreed by all."""
+    def run(
+        self, cursor: Cursor, told: Told, agreed: Callable[[], None] = lambda: None
+    ) -> tuple[Reduced, dict[str, Any]]:
+        """Do step `cursor`. Returns all notes and the ledger's record. Raises RunFailed, agreed by all.
+
+        `agreed` is called once all workers are known to have committed the step before, in the same state:
+        what comes after that, a loss that is no number for one, is this step's own trouble.
+        """
         begin = perf_counter()
         self.cursor, self.told = cursor, told
         self.results: dict[int, LeafResult] = {}
@@ -65,6 +71,9 @@ class Step:
         rows = self.plan.leaf_rows(cursor.step_in_epoch)
         reduced = self.exchange.run(self._leaf, self._take_notes, rows)
         exchanged = perf_counter()
+        self._compare(reduced, rows)
+        agreed()
+        applied = perf_counter()
         record = self._judge(reduced, rows)
         record["grad_norm"] = self._apply(reduced, record["weight"], sum(rows))
         end = perf_counter()
@@ -73,7 +82,7 @@ class Step:
             "data_s": round(self.data_s, 6),
             "compute_s": round(compute_s, 6),
             "exchange_s": round(exchanged - self.computed, 6),
-            "optimizer_s": round(end - exchanged, 6),
+            "optimizer_s": round(end - applied, 6),
         }
         return reduced, record
 
@@ -106,8 +115,8 @@ class Step:
         self.audit.take_notes(notes, self.cursor)
         self.computed = perf_counter()
 
-    def _judge(self, reduced: Reduced, rows: Sequence[int]) -> dict[str, Any]:
-        """The record of this step; the same on every worker, and so is every failure."""
+    def _compare(self, reduced: Reduced, rows: Sequence[int]) -> None:
+        """Do all workers agree, and with the plan? Every failure is the same on every worker."""
         notes, cursor = reduced.notes, self.cursor
         num_rows = int(notes["rows"].sum())
         if num_rows != sum(rows) or (notes["step"] != cursor.step).any():
@@ -117,6 +126,10 @@ class Step:
                 "check whether the data set changed while the run was on: god-ray check SPEC.",
             )
         self.audit.compare(reduced, cursor)
+
+    def _judge(self, reduced: Reduced, rows: Sequence[int]) -> dict[str, Any]:
+        """The record of this step; the same on every worker, and so is every failure."""
+        notes, cursor = reduced.notes, self.cursor
         losses = _present(reduced.lane_values("loss"), rows)
         weight = fold_floats(_present(reduced.lane_values("weight"), rows)) or 0.0
         loss = (fold_floats(losses) or 0.0) / weight if weight > 0 else math.nan
@@ -126,7 +139,7 @@ class Step:
             "step": cursor.step + 1,
             "epoch": cursor.epoch,
             "step_in_epoch": cursor.step_in_epoch,
-            "num_rows": num_rows,
+            "num_rows": sum(rows),
             "row_checksum": str(int(notes["checksum"].sum(dtype=np.uint64))),
             "loss": loss,
             "weight": weight,

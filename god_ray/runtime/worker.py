@@ -84,11 +84,12 @@ def _build_together(assignment: Assignment, device: torch.device, group: Group) 
     except GodRayError as error:
         failure = error
     told = None if failure is None else [type(failure).__name__, failure.what, failure.why, failure.fix]
-    for data in group.gather_bytes(json.dumps(told).encode()):
-        first = json.loads(data)
-        if first is not None:
-            kind: type[GodRayError] = getattr(errors, first[0])
-            raise kind(*first[1:], agreed=True) from failure
+    said = [json.loads(data) for data in group.gather_bytes(json.dumps(told).encode())]
+    first = next((rank for rank, error in enumerate(said) if error is not None), None)
+    if first is not None:
+        name, what, why, fix = said[first]
+        kind: type[GodRayError] = getattr(errors, name)
+        raise kind(what if all(said) else f"worker {first}: {what}", why, fix, agreed=True) from failure
     assert local is not None
     return local
 
