@@ -113,29 +113,18 @@ def _work(job: Job, pipe: Connection) -> dict[str, Any]:
 
 
 def _join(job: Job) -> dict[str, Any]:
-    """What `worker.train` does, without Ray's context around it."""
+    """`worker.train`, in a group that Ray has not formed."""
     import torch
     import torch.distributed as dist
 
-    from god_ray.errors import GodRayError
     from god_ray.runtime import worker
-    from god_ray.sync.group import TorchGroup
 
     store = dist.FileStore(job.meeting, job.size)
     dist.init_process_group(
         "gloo", store=store, rank=job.rank, world_size=job.size, timeout=timedelta(seconds=job.timeout_s)
     )
-    device = torch.device("cpu")
-    group = TorchGroup(device)
-    local = worker._build_together(job.assignment, device, group)
-    if isinstance(local, GodRayError):
-        return {"failure": local}
-    try:
-        return {"outcome": worker._run(local, job.folder, group)}
-    except GodRayError as error:
-        if type(error) in worker.AGREED:
-            return {"failure": error}
-        raise
+    with mock.patch.object(worker.ray.train.torch, "get_device", return_value=torch.device("cpu")):
+        return worker.train({"assignment": job.assignment})
 
 
 @contextmanager
@@ -221,8 +210,8 @@ def _arm(loop: Any, faults: list[Fault], tell: Callable[[int], None]) -> None:
         _die_if(("exchanged", step.cursor.step + 1) in at)
         return result
 
-    def whole(cursor: Any, told: Any) -> Any:
-        result = run_step(cursor, told)
+    def whole(cursor: Any, *args: Any) -> Any:
+        result = run_step(cursor, *args)
         _die_if(("committed", cursor.step + 1) in at)
         tell(cursor.step + 1)
         return result
@@ -279,7 +268,8 @@ def drive(spec: dict[str, Any], faults: Sequence[Fault]) -> None:
 
 def nursery(control: socket.socket) -> None:
     """Fork a member for each socket that arrives; answer with its process id."""
-    import torch._dynamo  # noqa: F401 - what members must not load again; the first optimizer needs it
+    import ray.train.torch  # noqa: F401 - what members must not load again
+    import torch._dynamo  # noqa: F401 - the first optimizer needs it
 
     import god_ray.runtime.inline
     import god_ray.runtime.worker  # noqa: F401
