@@ -124,6 +124,7 @@ class Step:
                 f"step {cursor.step + 1} used {num_rows} rows at steps {notes['step'].tolist()}.",
                 f"The plan has {sum(rows)} rows for step {cursor.step}.",
                 "check whether the data set changed while the run was on: god-ray check SPEC.",
+                agreed=True,
             )
         self.audit.compare(reduced, cursor)
 

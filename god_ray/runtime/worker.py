@@ -24,7 +24,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from god_ray import errors
 from god_ray.checkpoint.store import CheckpointStore
-from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError, RowsMismatch
+from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError
 from god_ray.monitor.ledger import Ledger
 from god_ray.plan import worker_lanes
 from god_ray.runtime.assemble import (
@@ -42,7 +42,7 @@ from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.writer import BackgroundCheckpoints, NoCheckpoints, NoJournal
 from god_ray.sync.group import Group, TorchGroup
 
-AGREED = (RowsMismatch, AuditMismatch, FingerprintMismatch)
+AGREED = (AuditMismatch, FingerprintMismatch)
 
 
 class RayReporter:
