@@ -29,11 +29,11 @@ from god_ray.loop.ports import Checkpoints, Control, Exchange, Journal, Reporter
 from god_ray.loop.seeding import BUILD, seed_generators
 from god_ray.loop.step import Step
 from god_ray.loop.stopping import Best
-from god_ray.plan import DataPlan, worker_lanes
+from god_ray.plan import Cursor, worker_lanes
 from god_ray.recipe import Recipe, load_recipe
 from god_ray.runtime import numerics
 from god_ray.runtime.assignment import Assignment, load_preprocess
-from god_ray.sync.ddp import RelaxedExchange, wrap
+from god_ray.sync.ddp import RelaxedExchange, flags, wrap
 from god_ray.sync.exchange import FixedOrderExchange
 from god_ray.sync.group import Group
 
@@ -49,6 +49,8 @@ class Local:
     model: nn.Module
     """What the loss is called with: `recipe.model`, or the compiled one."""
     fingerprint: dict[str, str]
+    alike: bool = True
+    """Whether all workers have the same fingerprint; always so in bitwise runs."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,13 @@ def _load_weights(model: nn.Module, file: Path) -> None:
 
 
 def agree_on_state(local: Local, group: Group) -> str:
-    """All workers start from the same bits. Returns their digest."""
+    """All workers start from the same bits. Returns their digest.
+
+    Machines that differ (`relaxed` only) may draw other initial weights; DDP hands out the leader's.
+    """
     mine = digest(local.recipe.model, local.recipe.optimizer)
     seen = [data.decode() for data in group.gather_bytes(mine.encode())]
-    if len(set(seen)) > 1:
+    if len(set(seen)) > 1 and local.alike:
         raise RecipeError(
             "build(config) makes a different model in different processes.",
             f"Digests by rank: {seen}.",
@@ -152,7 +157,8 @@ def assemble(local: Local, group: Group, ports: Ports, found: Found | None, gene
         num_steps=assignment.num_steps,
     )
     runner = LeafRunner(recipe, local.model, spec.seed, local.device, mixed)
-    exchange = _exchange(local, group, runner, ranges, feed, plan)
+    cursor = plan.cursor_at(0 if found is None else found.step)
+    exchange = _exchange(local, group, runner, ranges, feed, cursor)
     audit = Audit(feed, runner, ranges, group.rank, spec.determinism.digest_every, enabled=not relaxed)
     step = Step(
         plan, feed, runner, exchange, audit, group.rank, recipe.optimizer, recipe.schedule, spec.clip_norm
@@ -189,6 +195,7 @@ def _policy(local: Local, generation: int) -> Policy:
         seed=spec.seed,
         mixed=spec.precision == "bf16-mixed",
         generation=generation,
+        compare_states=local.alike,
     )
 
 
@@ -198,23 +205,29 @@ def _exchange(
     runner: LeafRunner,
     ranges: list[tuple[int, int]],
     feed: Feed,
-    plan: DataPlan,
+    cursor: Cursor,
 ) -> Exchange:
     buffers, other = runner.buffers.templates, runner.buffers.other_bytes
     if local.assignment.spec.determinism.mode == "bitwise" or group.size == 1:
         templates = [*runner.parameters, *buffers]
         return FixedOrderExchange(group, templates, ranges, len(runner.parameters), other, local.device)
-    ddp = wrap(local.model, local.device, _has_unused(runner, feed, plan, group))
+    lanes = range(*ranges[group.rank])
+    ddp = wrap(local.model, local.device, _has_unused(runner, feed, cursor, lanes, group))
     runner.model, runner.take = ddp, False
-    small = FixedOrderExchange(group, buffers, ranges, 0, other, local.device)
+    runner.buffers.commit()
+    templates = [*flags(runner.parameters), *buffers]
+    small = FixedOrderExchange(group, templates, ranges, len(runner.parameters), other, local.device)
     return RelaxedExchange(ddp, runner.parameters, small)
 
 
-def _has_unused(runner: LeafRunner, feed: Feed, plan: DataPlan, group: Group) -> bool:
-    """DDP must know before the first step whether parameters may stay without a gradient: try a leaf."""
-    cursor = plan.cursor_at(0)
-    data = feed.leaf(cursor, 0)
-    unused = data is None or any(t is None for t in runner.run(cursor, 0, data, keep=False).tensors)
+def _has_unused(runner: LeafRunner, feed: Feed, cursor: Cursor, lanes: range, group: Group) -> bool:
+    """DDP must know before the first step whether parameters may stay without a gradient: try some leaves."""
+    feed.start(cursor, lanes)
+    unused = False
+    for lane in lanes:
+        data = feed.leaf(cursor, lane)
+        if data is not None:
+            unused |= any(t is None for t in runner.run(cursor, lane, data, keep=False).tensors)
     runner.buffers.reset()
     return b"1" in group.gather_bytes(b"1" if unused else b"0")
 
@@ -242,6 +255,7 @@ def agree_on_fingerprint(local: Local, group: Group, stated: Mapping[str, str] |
     message = json.dumps({"stated": dict(stated) if stated else None, "own": local.fingerprint})
     said = [json.loads(data.decode()) for data in group.gather_bytes(message.encode())]
     run = said[0]["stated"] or said[0]["own"]
+    local.alike = all(other["own"] == said[0]["own"] for other in said)
     if local.assignment.spec.determinism.mode == "bitwise":
         for rank, other in enumerate(said):
             numerics.compare(run, other["own"], f"worker {rank}")

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from god_ray.errors import RecipeError
 from god_ray.sync.exchange import FixedOrderExchange, LeafTensors, Reduced
 
 
@@ -28,7 +29,10 @@ def wrap(model: nn.Module, device: torch.device, find_unused: bool) -> Distribut
 
 
 class RelaxedExchange:
-    """Leaves accumulate into `parameter.grad`; the backward of the last leaf triggers DDP's all-reduce."""
+    """Leaves accumulate into `parameter.grad`; the backward of the last leaf triggers DDP's all-reduce.
+
+    `notes` exchanges the buffers, and for each parameter nothing but whether it has a gradient (`flags`).
+    """
 
     def __init__(
         self, ddp: DistributedDataParallel, parameters: Sequence[Tensor], notes: FixedOrderExchange
@@ -47,21 +51,38 @@ class RelaxedExchange:
         lo, hi = self.ranges[self.notes.group.rank]
         owned = [lane for lane in range(lo, hi) if rows[lane]]
         everybody = all(any(rows[a:b]) for a, b in self.ranges)
-        buffers: dict[int, LeafTensors | None] = {}
+        leaves: dict[int, LeafTensors | None] = {}
         for lane in owned:
             last = lane == owned[-1]
             with nullcontext() if last and everybody else self.ddp.no_sync():
-                tensors = leaf(lane)
-            buffers[lane] = None if tensors is None else tensors[len(self.parameters) :]
+                leaves[lane] = leaf(lane)
+        if everybody:
+            self._require_reduced()
+        present = [
+            flag if p.grad is not None else None for p, flag in zip(self.parameters, flags(self.parameters))
+        ]
+        for lane, tensors in leaves.items():
+            leaves[lane] = None if tensors is None else [*present, *tensors[len(present) :]]
         if not everybody:
             self._sum_without_ddp()
-        small = self.notes.run(buffers.get, take_notes, rows)
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        if everybody:
-            torch._foreach_mul_(gradients, float(self.notes.group.size))
-        empty = torch.empty(0)
-        summed = [empty if p.grad is None else p.grad for p in self.parameters]
-        return Reduced([*summed, *small.tensors], small.notes, small.lane_values)
+        small = self.notes.run(leaves.get, take_notes, rows)
+        if everybody:  # DDP made means of the sums
+            torch._foreach_mul_(
+                [p.grad for p in self.parameters if p.grad is not None], float(len(self.ranges))
+            )
+        summed = [p if p.grad is None else p.grad for p in self.parameters]
+        return Reduced([*summed, *small.tensors[len(present) :]], small.notes, small.lane_values)
+
+    def _require_reduced(self) -> None:
+        """DDP leaves a bucket behind, in silence, when a parameter that it expects gets no gradient."""
+        try:
+            self.ddp.reducer._check_reducer_finalized()
+        except RuntimeError as error:
+            raise RecipeError(
+                "a parameter that had a gradient in the first step has none in a lane of a later one.",
+                str(error).split(".")[0] + ".",
+                "use every parameter in every batch, or determinism: bitwise, which does not mind.",
+            ) from error
 
     def _sum_without_ddp(self) -> None:
         """A tail may leave a worker without rows; DDP cannot sit a step out, an all-reduce can."""
@@ -69,3 +90,8 @@ class RelaxedExchange:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad)
+
+
+def flags(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """In place of gradients, for an exchange that must only know which there are: nothing to send or add."""
+    return [torch.empty(0)] * len(parameters)

@@ -159,7 +159,8 @@ class FixedOrderExchange:
                 continue
             targets.append(view)
             sources.append(tensor if view.shape == tensor.shape else tensor.reshape(-1)[start:stop])
-        torch._foreach_copy_(targets, sources)
+        if targets:
+            torch._foreach_copy_(targets, sources)
 
     def _send(self) -> None:
         rank, block, at_byte = self.group.rank, self.blocks[self.group.rank], self.notes_at[self.group.rank]
