@@ -160,6 +160,7 @@ class Crew:
         environ: Mapping[int, Mapping[str, str]] | None = None,
         kinds: Mapping[int, str] | None = None,
         watch: Watch | None = None,
+        same_states: bool = True,
     ) -> Iterator[Attempts]:
         """Ray's part is ours. `restarts`: how often a group that lost a worker is formed again. By rank:
         `environ`; `kinds`: what its process was started in, "usual" or "plain" (no vector extensions).
@@ -188,7 +189,11 @@ class Crew:
                 meeting = jobs[0].meeting
                 jobs = [Job(**{**vars(job), "meeting": meeting}) for job in jobs]
                 try:
-                    return self._together(jobs, kinds or {}, watch, attempts), None
+                    ends = self._together(jobs, kinds or {}, watch, attempts)
+                    if same_states and "outcome" in ends[0]:
+                        states = {(e["outcome"]["step"], e["outcome"]["digest"]) for e in ends}
+                        assert len(states) == 1, f"workers ended in different states: {states}"
+                    return ends[0], None
                 except WorkersLost as lost:
                     if not left:
                         raise
@@ -200,7 +205,7 @@ class Crew:
 
     def _together(
         self, jobs: list[Job], kinds: Mapping[int, str], watch: Watch | None, attempts: Attempts
-    ) -> dict[str, Any]:
+    ) -> list[dict[str, Any]]:
         members = [self._get(job.rank, kinds.get(job.rank, "usual")) for job in jobs]
         for member, job in zip(members, jobs):
             member.pipe.send(job)
@@ -235,10 +240,7 @@ class Crew:
             raise WorkersLost(failed)
         ends = [done[rank] for rank in range(len(jobs))]
         assert len({tuple(end) for end in ends}) == 1, f"workers ended differently: {ends}"
-        if "outcome" in ends[0]:
-            states = {(e["outcome"]["step"], e["outcome"]["digest"]) for e in ends}
-            assert len(states) == 1, f"workers ended in different states: {states}"
-        return ends[0]
+        return ends
 
     # ---- processes
 
