@@ -150,8 +150,9 @@ class AheadCarrier:
         for run in session.runs:
             # An execution that is just starting cannot be stopped yet: ask until it has ended.
             while run.thread is None or not run.thread.join(timeout_s=0.2):
-                if run.execution is not None:
-                    run.execution.stop()
+                execution = run.execution
+                if execution is not None:
+                    execution.stop()
 
     # The threads that take tables, one per execution, at most two at a time
 
@@ -160,7 +161,7 @@ class AheadCarrier:
         with self._changed:
             if session.stopped or session.failures >= MAX_FAILURES:
                 return
-            session.runs = [*session.runs, run]
+            session.runs = [*(old for old in session.runs if not old.ended), run]
             self._alive = [*(old for old in self._alive if not old.ended), run]
         run.thread = Background(
             lambda: self._take(session, run), "god_ray-ray", lambda error: self._ended(session, run, error)
@@ -220,7 +221,7 @@ class AheadCarrier:
                 remaining = remaining[:LEAD]
             session.given_up.update(task.key for task in remaining)
             session.taken.difference_update(run.outstanding)
-            run.before = None
+            run.before = run.execution = None
         if error is not None and not session.stopped:
             logger.warning(
                 "Ray Data did not bring %d reads; the worker does: %s", len(remaining), _brief(error)
@@ -233,5 +234,7 @@ class AheadCarrier:
 
 
 def _brief(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"
+    """The first line of what went wrong, where Ray wraps it in a traceback: of its cause."""
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return f"{type(cause).__name__}: {lines[0] if lines else ''}"

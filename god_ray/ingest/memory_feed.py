@@ -53,10 +53,7 @@ class MemoryFeed:
 
     def start(self, cursor: Cursor, lanes: range) -> None:
         """Begin loading; once is enough, whatever the position and the lanes."""
-        if self._loading is None:
-            self._tasks = tasks(self._source)
-            self._carrier.start(iter(self._tasks))
-            self._loading = Background(self._load, "god_ray-load", lambda _: self._notify())
+        self._begin()
 
     def leaf(self, cursor: Cursor, lane: int) -> Leaf | None:
         if cursor.epoch != self._epoch:
@@ -85,14 +82,20 @@ class MemoryFeed:
         if self._plan.shuffle == "full":
             _ = self._plan.epoch(epoch).permutation
 
-    def _wait(self) -> Held:
+    def _begin(self) -> Background:
         if self._loading is None:
-            raise ValueError("leaf() before start()")
+            self._tasks = tasks(self._source)
+            self._carrier.start(iter(self._tasks))
+            self._loading = Background(self._load, "god_ray-load", lambda _: self._notify())
+        return self._loading
+
+    def _wait(self) -> Held:
+        loading = self._begin()  # a leaf may be asked for before any start
         begin = time.monotonic()
         with self._changed:
             self._waiting_since = begin
             self._changed.notify_all()
-        self._loading.result()
+        loading.result()
         self.counters["waits"] += 1
         self.counters["waited_s"] += time.monotonic() - begin
         if self._held is None:

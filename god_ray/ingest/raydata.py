@@ -166,6 +166,7 @@ def _dataset(source: _TaskSource, preprocess: Preprocess | None) -> Any:
         context.execution_options.preserve_order = True
         context.target_max_block_size = None  # one block per task
         context.execution_no_progress_timeout_s = -1  # a trainer may use one window for hours
+        context.raise_original_map_exception = True  # the user's error, not a wrapper's text
         context.enable_progress_bars = False
         context.print_on_execution_start = False
         context.enable_auto_log_stats = False
@@ -222,7 +223,10 @@ def _task_index(block: pa.Table, num_tasks: int) -> int:
 
 
 def _keep_console_quiet() -> None:
-    """Ray Data announces executions, waits and failures that are gone around; its log file still has them."""
+    """Ray Data announces executions, waits and failures that are gone around; its log file still has them.
+
+    Only Ray's own console handler: the root logger's handlers hang on this logger too.
+    """
     for handler in logging.getLogger("ray.data").handlers:
-        if isinstance(handler, logging.StreamHandler):
+        if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("ray."):
             handler.setLevel(logging.CRITICAL)

@@ -173,7 +173,11 @@ def test_a_users_file_works_in_read_tasks(source: ParquetSource, user_file: Path
 
 @pytest.mark.parametrize("shuffle", ["full", "window"])
 def test_a_failing_preprocess_is_the_users_error(
-    source: ParquetSource, user_file: Path, shuffle: str, capfd: pytest.CaptureFixture[str]
+    source: ParquetSource,
+    user_file: Path,
+    shuffle: str,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     plan = plan_of(source, shuffle, 500, 4, 2)
     feed = open_ray(source, plan, preprocess=load_function(f"{user_file}:fails"))
@@ -183,6 +187,8 @@ def test_a_failing_preprocess_is_the_users_error(
     assert f"{user_file}:11: KeyError" in str(caught.value)
     assert 'return table["no such column"]' in str(caught.value)
     assert "ray::" not in capfd.readouterr().err
+    if shuffle == "full":
+        assert f"the worker does: RecipeError: {user_file}:11: KeyError" in caplog.text
 
 
 def test_a_damaged_file_is_a_data_error(tmp_path: Path) -> None:

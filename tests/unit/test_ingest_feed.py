@@ -317,6 +317,15 @@ def test_close_ends_a_feed_in_the_middle(source: ParquetSource) -> None:
         feed.close()
 
 
+@pytest.mark.parametrize("shuffle", MODES)
+def test_a_leaf_may_be_asked_for_before_the_start(source: ParquetSource, shuffle: str) -> None:
+    plan = plan_of(source, shuffle, 64, 4)
+    feed = open_feed(source, plan, reader="direct")
+    check_leaf(feed.leaf(plan.cursor_at(9), 3), plan, plan.cursor_at(9), 3)
+    check_steps(feed, plan, 0, 5, range(4))
+    feed.close()
+
+
 def test_columns_are_chosen(tmp_path: Path) -> None:
     write(tmp_path, [(1000, 100)])
     source = ParquetSource.open([str(tmp_path)], ["x", "id"])
