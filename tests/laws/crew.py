@@ -125,10 +125,12 @@ class Crew:
 
     # ---- what tests call
 
-    def train(self, spec: Mapping[str, Any], workers: int, **how: Any) -> tuple[Result, Attempts]:
+    def train(
+        self, spec: str | Mapping[str, Any], workers: int, overrides: Sequence[str] = (), **how: Any
+    ) -> tuple[Result, Attempts]:
         """A new run. `how`: see `_fitting`. workers=DEBUG: in one process."""
         with self._fitting(workers, **how) as attempts:
-            return api.train(spec, debug=True), attempts
+            return api.train(spec, debug=True, overrides=tuple(overrides)), attempts
 
     def resume(self, result: Result, workers: int, **how: Any) -> tuple[Result, Attempts]:
         """Go on with that run."""

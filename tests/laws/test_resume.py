@@ -51,18 +51,23 @@ def record_of(result: Result) -> dict[str, Any]:
     return RunFolder(result.folder).read()
 
 
-PLACES = [("leaf", 10), ("exchanged", 10), ("committed", 10), ("saving", 8), ("committed", 20), ("leaf", 1)]
-LAST = 20
+ALL = [0, 1, 2]
+KILLS = [
+    *[(place, 10, ranks) for place in ("leaf", "exchanged", "committed") for ranks in ([0], [1], ALL)],
+    ("saving", 8, [0]),  # only the leader saves
+    ("leaf", 1, [0]),
+    ("leaf", 1, ALL),
+    ("committed", 20, [0]),  # the last step
+    ("committed", 20, [2]),
+    ("committed", 20, ALL),
+]
 
 
-@pytest.mark.parametrize("ranks", [[0], [1], [0, 1, 2]], ids=["leader", "other", "all"])
-@pytest.mark.parametrize(("place", "step"), PLACES)
+@pytest.mark.parametrize(("place", "step", "ranks"), KILLS)
 def test_killed_at(
     crew: Crew, spec_of: SpecOf, rows_of: RowsOf, place: str, step: int, ranks: list[int]
 ) -> None:
     """At every place where states may differ between workers; the group is formed again, as Ray does it."""
-    if place == "saving" and ranks != [0]:
-        pytest.skip("only the leader saves")
     spec = spec_of(
         "batch_norm", rows_of(75), batch_size=17, epochs=4, checkpoint={"every_s": None, "every_steps": 4}
     )
