@@ -24,9 +24,9 @@ def resume(
 ) -> None:
     """Go on with a run that has not finished."""
     from god_ray import api
-    from god_ray.cli.follow import watch
     from god_ray.cli.outcome import finish
     from god_ray.cli.train import prints_on_stderr
+    from god_ray.runtime.follow import watch
 
     with prints_on_stderr():
         result = api.resume(run, storage, workers=workers, debug=debug, watch=watch(plain=debug))

@@ -33,8 +33,8 @@ def train(
 ) -> None:
     """Train a new run to its end."""
     from god_ray import api
-    from god_ray.cli.follow import watch
     from god_ray.cli.outcome import finish
+    from god_ray.runtime.follow import watch
 
     overrides = [*(changes or ()), *_set(name=name, workers=workers)]
     overrides += _set(storage=str(storage) if storage else _storage_of_environment(spec, overrides))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,3 +35,24 @@ def finished_run(small_spec: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def small_run(finished_run: RunFolder, tmp_path: Path) -> RunFolder:
     """A copy of `finished_run`, in a storage folder of its own."""
     return type(finished_run)(shutil.copytree(finished_run.path, tmp_path / "runs" / "done"))
+
+
+@pytest.fixture
+def god_ray_here(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in this process, where the default storage is empty: (exit code, stdout, stderr)."""
+    from god_ray import cli
+    from god_ray.cli.options import STORAGE_VARIABLE
+
+    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
+    monkeypatch.delenv(STORAGE_VARIABLE, raising=False)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = cli.main([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call

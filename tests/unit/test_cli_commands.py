@@ -5,50 +5,24 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from small_runs import RECIPE, STEPS, project, rewrite
 
-from god_ray import cli
 from god_ray.cli import options, outcome
-from god_ray.cli.follow import watch
 from god_ray.monitor.ledger import Ledger
+from god_ray.runtime.follow import watch
 from god_ray.runtime.run_folder import RunFolder
 
 RESULT_KEYS = {"name", "state", "reason", "step", "metrics", "digest", "folder", "checkpoint", "failure"}
 
 
-@pytest.fixture
-def god_ray(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run a command here; (exit code, stdout, stderr)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = cli.main([str(argument) for argument in arguments])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return call
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Default folders are empty ones."""
-    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
-    monkeypatch.delenv(options.STORAGE_VARIABLE, raising=False)
-
-
 # ---- train
 
 
-def test_train_prints_the_name_alone_and_the_rest_on_stderr(god_ray, small_spec: Path) -> None:
-    code, out, err = god_ray("train", small_spec, "--debug", "--name", "one")
+def test_train_prints_the_name_alone_and_the_rest_on_stderr(god_ray_here, small_spec: Path) -> None:
+    code, out, err = god_ray_here("train", small_spec, "--debug", "--name", "one")
     assert (code, out) == (0, "one\n")
     record = RunFolder(Path("runs/one")).read()
     last = list(Ledger.read(Path("runs/one/ledger")))[-1]
@@ -67,8 +41,10 @@ def test_train_prints_the_name_alone_and_the_rest_on_stderr(god_ray, small_spec:
     assert "\x1b" not in err
 
 
-def test_train_as_json_has_stable_keys(god_ray, small_spec: Path, tmp_path: Path) -> None:
-    code, out, _ = god_ray("train", small_spec, "--debug", "--json", "--storage", tmp_path, "--name", "two")
+def test_train_as_json_has_stable_keys(god_ray_here, small_spec: Path, tmp_path: Path) -> None:
+    code, out, _ = god_ray_here(
+        "train", small_spec, "--debug", "--json", "--storage", tmp_path, "--name", "two"
+    )
     told = json.loads(out)
     assert code == 0
     assert set(told) == RESULT_KEYS
@@ -77,28 +53,28 @@ def test_train_as_json_has_stable_keys(god_ray, small_spec: Path, tmp_path: Path
     assert Path(told["checkpoint"]).is_dir()
 
 
-def test_train_takes_changes(god_ray, small_spec: Path) -> None:
+def test_train_takes_changes(god_ray_here, small_spec: Path) -> None:
     changes = ("--set", "epochs=1", "--set", "config.lr=0.5", "--name", "12", "--workers", "1:3")
-    code, out, _ = god_ray("train", small_spec, "--debug", *changes)
+    code, out, _ = god_ray_here("train", small_spec, "--debug", *changes)
     assert (code, out) == (0, "12\n")
     spec = RunFolder(Path("runs/12")).read()["spec"]
     assert (spec["epochs"], spec["config"]["lr"]) == (1, 0.5)
     assert (spec["workers"]["min"], spec["workers"]["max"]) == (1, 3)
 
 
-def test_what_a_recipe_prints_does_not_reach_stdout(god_ray, tmp_path: Path) -> None:
+def test_what_a_recipe_prints_does_not_reach_stdout(god_ray_here, tmp_path: Path) -> None:
     spec = project(tmp_path, recipe=RECIPE.replace("def loss", 'print("hello")\n\n\ndef loss'))
-    code, out, err = god_ray("train", spec, "--debug", "--name", "one")
+    code, out, err = god_ray_here("train", spec, "--debug", "--name", "one")
     assert (code, out) == (0, "one\n")
     assert "hello" in err
-    code, out, _ = god_ray("check", spec, "--json")
+    code, out, _ = god_ray_here("check", spec, "--json")
     assert json.loads(out)["ok"]
 
 
-def test_a_name_is_taken_once(god_ray, small_spec: Path, small_run: RunFolder) -> None:
+def test_a_name_is_taken_once(god_ray_here, small_spec: Path, small_run: RunFolder) -> None:
     storage = small_run.path.parent
     before = (small_run.path / "run.json").read_text()
-    code, out, err = god_ray("train", small_spec, "--debug", "--name", "done", "--storage", storage)
+    code, out, err = god_ray_here("train", small_spec, "--debug", "--name", "done", "--storage", storage)
     assert (code, out) == (2, "")
     assert "run 'done' exists already" in err
     assert "god-ray resume done" in err
@@ -114,166 +90,92 @@ def test_a_name_is_taken_once(god_ray, small_spec: Path, small_run: RunFolder) -
         (["--name", "a/b"], "name"),
     ],
 )
-def test_a_fault_starts_nothing(arguments, text, god_ray, small_spec: Path) -> None:
-    code, out, err = god_ray("train", small_spec, "--debug", *arguments)
+def test_a_fault_starts_nothing(arguments, text, god_ray_here, small_spec: Path) -> None:
+    code, out, err = god_ray_here("train", small_spec, "--debug", *arguments)
     assert (code, out) == (2, "")
     assert text in err
     assert not Path("runs").exists()
 
 
-def test_a_run_that_fails_says_why(god_ray, tmp_path: Path) -> None:
+def test_a_run_that_fails_says_why(god_ray_here, tmp_path: Path) -> None:
     bad = "return functional.cross_entropy"
     recipe = RECIPE.replace(
         bad, 'if batch["x"].abs().max() > 2.5:\n        raise ValueError("too big")\n    ' + bad
     )
-    code, out, err = god_ray("train", project(tmp_path, recipe=recipe), "--debug", "--name", "bad")
+    code, out, err = god_ray_here("train", project(tmp_path, recipe=recipe), "--debug", "--name", "bad")
     assert (code, out) == (100, "bad\n")
     assert "run bad FAILED" in err
     assert "too big" in err
     assert "god-ray resume bad" in err
-    assert god_ray("status", "bad")[0] == 100
-    code, out, _ = god_ray("resume", "bad", "--debug", "--json")
+    assert god_ray_here("status", "bad")[0] == 100
+    code, out, _ = god_ray_here("resume", "bad", "--debug", "--json")
     told = json.loads(out)
     assert (code, told["state"]) == (100, "FAILED")
     assert set(told["failure"]) == {"what", "why", "fix"}
-
-
-# ---- Ctrl-C, and going on
-
-
-def start(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "god_ray.cli", *map(str, arguments)]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, **pipes)
-
-
-def until_published(process: subprocess.Popen[str], folder: Path, steps: int) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if folder.is_dir() and sum(1 for _ in Ledger.read(folder)) >= steps:
-            return
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    raise AssertionError(f"{steps} steps were not published in time")
-
-
-HELD = """\
-def loss(model, batch):
-    while HOLD.exists():  # the test is looking at the run
-        time.sleep(0.01)
-"""
-IMPORTS = 'import time\nfrom pathlib import Path\n\nHOLD = Path(__file__).with_name("hold")\n'
-LONG = ("--debug", "--set", "epochs=100", "--set", "checkpoint.every_steps=null", "--set", "eval.every=100")
-
-
-def test_ctrl_c_stops_with_a_checkpoint_and_resume_goes_on_to_the_same_bits(god_ray, tmp_path: Path) -> None:
-    spec = project(tmp_path, recipe=IMPORTS + RECIPE.replace("def loss(model, batch):\n", HELD))
-    storage = ("--storage", tmp_path)
-    process = start("train", spec, *LONG, *storage, "--name", "a")
-    until_published(process, tmp_path / "a" / "ledger", 20)
-    (tmp_path / "hold").touch()
-    assert god_ray("status", "a", *storage)[0] == 101
-    code, _, err = god_ray("resume", "a", "--debug", *storage)
-    assert code == 2
-    assert f"driven by pid {process.pid}" in err
-    process.send_signal(signal.SIGINT)
-    (tmp_path / "hold").unlink()
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (103, "a\n")
-    assert "run a STOPPED: asked to stop" in err
-    assert "god-ray resume " in err
-    code, out, _ = god_ray("status", "a", "--json", *storage)
-    stopped = json.loads(out)
-    assert code == 103
-    assert stopped["last_checkpoint_step"] == stopped["step"] == stopped["last_digest_step"] < 700
-
-    code, out, err = god_ray("resume", "a", "--debug", "--json", *storage)
-    assert code == 0, err
-    code, whole, _ = god_ray("train", spec, *LONG, *storage, "--name", "b", "--json")
-    assert json.loads(out)["digest"] == json.loads(whole)["digest"]
-    code, out, err = god_ray("verify", "a", "--against", "b", *storage)
-    assert code == 0, out
-    assert "700 steps in common with b: equal" in out
-
-
-def test_a_killed_run_says_that_its_driver_is_gone(god_ray, small_spec: Path, tmp_path: Path) -> None:
-    process = start("train", small_spec, *LONG, "--storage", tmp_path, "--name", "k")
-    until_published(process, tmp_path / "k" / "ledger", 20)
-    process.kill()
-    process.communicate()
-    code, out, _ = god_ray("status", "k", "--json", "--storage", tmp_path)
-    assert code == 101
-    assert json.loads(out)["reason"] == "its driver is gone; god-ray resume k"
-    assert "its driver is gone" in god_ray("ls", "--storage", tmp_path)[1]
-    code, _, err = god_ray("verify", "k", "--storage", tmp_path)
-    assert code == 0, err
-    code, out, err = god_ray("resume", "k", "--debug", "--storage", tmp_path)
-    assert (code, out) == (0, "k\n"), err
-    assert god_ray("verify", "k", "--storage", tmp_path)[0] == 0
 
 
 # ---- looking
 
 
 def test_a_run_is_found_by_name_under_a_storage_or_by_path(
-    god_ray, finished_run: RunFolder, monkeypatch: pytest.MonkeyPatch
+    god_ray_here, finished_run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = finished_run.path.parent
-    code, out, err = god_ray("status", "done")
+    code, out, err = god_ray_here("status", "done")
     assert (code, out) == (102, "")
     assert "no run 'done' in runs" in err
-    assert god_ray("status", "done", "--storage", storage)[0] == 0
-    assert god_ray("status", finished_run.path)[0] == 0
+    assert god_ray_here("status", "done", "--storage", storage)[0] == 0
+    assert god_ray_here("status", finished_run.path)[0] == 0
     monkeypatch.setenv(options.STORAGE_VARIABLE, str(storage))
-    assert god_ray("status", "done")[0] == 0
-    code, _, err = god_ray("status", "dona")
+    assert god_ray_here("status", "done")[0] == 0
+    code, _, err = god_ray_here("status", "dona")
     assert code == 102
     assert "There are: done" in err
 
 
 @pytest.mark.parametrize("command", ["status", "ledger", "verify", "resume"])
-def test_a_run_that_is_not_there(command: str, god_ray) -> None:
-    code, out, err = god_ray(command, "nothing")
+def test_a_run_that_is_not_there(command: str, god_ray_here) -> None:
+    code, out, err = god_ray_here(command, "nothing")
     assert (code, out) == (102, "")
     assert "Fix: " in err
 
 
 def test_the_environment_names_a_storage_that_a_spec_overrules(
-    god_ray, small_spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    god_ray_here, small_spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(options.STORAGE_VARIABLE, str(tmp_path / "env"))
     short = ("--debug", "--set", "epochs=1", "--name", "a")
-    assert god_ray("train", small_spec, *short)[0] == 0
-    assert god_ray("train", small_spec, *short, "--set", f"storage={tmp_path / 'spec'}")[0] == 0
-    assert god_ray("train", small_spec, *short, "--storage", tmp_path / "option")[0] == 0
+    assert god_ray_here("train", small_spec, *short)[0] == 0
+    assert god_ray_here("train", small_spec, *short, "--set", f"storage={tmp_path / 'spec'}")[0] == 0
+    assert god_ray_here("train", small_spec, *short, "--storage", tmp_path / "option")[0] == 0
     assert {path.parent.parent.name for path in tmp_path.glob("*/a/run.json")} == {"env", "spec", "option"}
 
 
 @pytest.mark.parametrize(
     ("state", "code"), [("SUCCEEDED", 0), ("FAILED", 100), ("STOPPED", 103), ("RUNNING", 101)]
 )
-def test_the_exit_code_of_status_is_that_of_the_state(state, code, god_ray, small_run: RunFolder) -> None:
+def test_the_exit_code_is_that_of_the_state(state, code, god_ray_here, small_run: RunFolder) -> None:
     small_run.update(state=state, reason="because")
-    assert god_ray("status", small_run.path)[0] == code
+    assert god_ray_here("status", small_run.path)[0] == code
     assert outcome.code_of(state) == code
 
 
-def test_ls_lists_names_first(god_ray, small_run: RunFolder) -> None:
-    code, out, _ = god_ray("ls", "--storage", small_run.path.parent)
+def test_ls_lists_names_first(god_ray_here, small_run: RunFolder) -> None:
+    code, out, _ = god_ray_here("ls", "--storage", small_run.path.parent)
     head, line = out.splitlines()
     assert code == 0
     assert head.split()[:2] == ["NAME", "STATE"]
     assert line.split()[:3] == ["done", "SUCCEEDED", f"{STEPS}/{STEPS}"]
-    code, out, _ = god_ray("ls", "--json", "--storage", small_run.path.parent)
+    code, out, _ = god_ray_here("ls", "--json", "--storage", small_run.path.parent)
     assert [run["name"] for run in json.loads(out)] == ["done"]
-    code, out, err = god_ray("ls")
+    code, out, err = god_ray_here("ls")
     assert (code, out, err) == (0, "", "no runs in runs\n")
-    assert god_ray("ls", "--json")[1] == "[]\n"
+    assert god_ray_here("ls", "--json")[1] == "[]\n"
 
 
-def test_the_ledger_is_one_line_per_step(god_ray, small_run: RunFolder) -> None:
+def test_the_ledger_is_one_line_per_step(god_ray_here, small_run: RunFolder) -> None:
     rewrite(small_run, 9, loss="NaN")
-    code, out, _ = god_ray("ledger", small_run.path)
+    code, out, _ = god_ray_here("ledger", small_run.path)
     head, *lines = out.splitlines()
     assert code == 0
     assert head.split()[:3] == ["STEP", "EPOCH", "ROWS"]
@@ -281,41 +183,41 @@ def test_the_ledger_is_one_line_per_step(god_ray, small_run: RunFolder) -> None:
     assert lines[8].split()[4] == "nan"
     records = [
         json.loads(line, parse_constant=pytest.fail)
-        for line in god_ray("ledger", small_run.path, "--json")[1].splitlines()
+        for line in god_ray_here("ledger", small_run.path, "--json")[1].splitlines()
     ]
     assert records == list(Ledger.read(small_run.ledger))
-    _, out, _ = god_ray("ledger", small_run.path, "--from", STEPS)
+    _, out, _ = god_ray_here("ledger", small_run.path, "--from", STEPS)
     assert len(out.splitlines()) == 2
     (small_run.ledger / "00000006-00000008.jsonl").unlink()
-    code, out, err = god_ray("ledger", small_run.path, "--json")
+    code, out, err = god_ray_here("ledger", small_run.path, "--json")
     assert code == 100
     assert len(out.splitlines()) == 5
     assert "lacks step 6" in err
 
 
-def test_verify_prints_what_held_and_what_differs(god_ray, small_run: RunFolder) -> None:
-    code, out, err = god_ray("verify", small_run.path)
+def test_verify_prints_what_held_and_what_differs(god_ray_here, small_run: RunFolder) -> None:
+    code, out, err = god_ray_here("verify", small_run.path)
     assert code == 0
     assert len(re.findall(r"^ok ", out, re.MULTILINE)) == 4
     assert err == "done: verified\n"
     rewrite(small_run, 9, row_checksum="1")
-    code, out, err = god_ray("verify", small_run.path)
+    code, out, err = god_ray_here("verify", small_run.path)
     assert code == 100
     assert "DIFFERS  rows: step 9 has row_checksum 1" in out
     assert "NOT verified, 2 differences" in err
-    code, out, _ = god_ray("verify", small_run.path, "--against", small_run.path, "--json")
+    code, out, _ = god_ray_here("verify", small_run.path, "--against", small_run.path, "--json")
     told = json.loads(out)
     assert code == 100
     assert set(told) == {"name", "against", "ok", "held", "skipped", "differences", "num_differences"}
     assert {"check", "step", "text"} == set(told["differences"][0])
 
 
-def test_check_separates_facts_from_faults(god_ray, small_spec: Path) -> None:
-    code, out, err = god_ray("check", small_spec)
+def test_check_separates_facts_from_faults(god_ray_here, small_spec: Path) -> None:
+    code, out, err = god_ray_here("check", small_spec)
     assert code == 0
     assert "7 an epoch, 21 in all" in out
     assert err.endswith(f"can be trained: god-ray train {small_spec}\n")
-    code, out, err = god_ray("check", small_spec, "--set", "batch_size=64", "--json")
+    code, out, err = god_ray_here("check", small_spec, "--set", "batch_size=64", "--json")
     told = json.loads(out)
     assert code == 2
     assert set(told) == {"ok", "faults", "warnings", "facts"}
@@ -326,14 +228,14 @@ def test_check_separates_facts_from_faults(god_ray, small_spec: Path) -> None:
 # ---- export
 
 
-def test_an_export_loads_into_the_plain_model(god_ray, finished_run: RunFolder, tmp_path: Path) -> None:
+def test_an_export_loads_into_the_plain_model(god_ray_here, finished_run: RunFolder, tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
 
     from god_ray.api import Result
 
     target = tmp_path / "deep" / "model.safetensors"
-    code, out, err = god_ray("export", finished_run.path, "--to", target)
+    code, out, err = god_ray_here("export", finished_run.path, "--to", target)
     assert (code, out) == (0, f"{target}\n")
     assert f"step {STEPS}" in err
     torch.manual_seed(5)
@@ -348,9 +250,9 @@ def test_an_export_loads_into_the_plain_model(god_ray, finished_run: RunFolder, 
 
 
 def test_the_best_checkpoint_is_the_one_that_evaluated_best(
-    god_ray, finished_run: RunFolder, tmp_path: Path
+    god_ray_here, finished_run: RunFolder, tmp_path: Path
 ) -> None:
-    code, out, _ = god_ray("export", finished_run.path, "--to", tmp_path / "m", "--best", "--json")
+    code, out, _ = god_ray_here("export", finished_run.path, "--to", tmp_path / "m", "--best", "--json")
     told = json.loads(out)
     best = max(
         (record for record in Ledger.read(finished_run.ledger) if "eval" in record),
@@ -363,13 +265,13 @@ def test_the_best_checkpoint_is_the_one_that_evaluated_best(
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_by_name(
-    god_ray, small_run: RunFolder, tmp_path: Path
+    god_ray_here, small_run: RunFolder, tmp_path: Path
 ) -> None:
     (small_run.checkpoints / f"step-{STEPS:08d}" / "model.safetensors").write_bytes(b"")
-    code, _, err = god_ray("export", small_run.path, "--to", tmp_path / "m")
+    code, _, err = god_ray_here("export", small_run.path, "--to", tmp_path / "m")
     assert code == 0
     assert f"passed over step-{STEPS:08d}: model.safetensors has 0 bytes" in err
-    code, _, err = god_ray("export", small_run.path, "--to", tmp_path / "n", "--step", STEPS)
+    code, _, err = god_ray_here("export", small_run.path, "--to", tmp_path / "n", "--step", STEPS)
     assert code == 100
     assert not (tmp_path / "n").exists()
 
@@ -383,20 +285,20 @@ def test_a_damaged_newest_checkpoint_is_passed_over_by_name(
     ],
 )
 def test_an_export_that_cannot_be(
-    arguments, code, text, god_ray, finished_run: RunFolder, tmp_path: Path
+    arguments, code, text, god_ray_here, finished_run: RunFolder, tmp_path: Path
 ) -> None:
     to = [] if "--to" in arguments else ["--to", tmp_path / "m"]
-    found, out, err = god_ray("export", finished_run.path, *to, *arguments)
+    found, out, err = god_ray_here("export", finished_run.path, *to, *arguments)
     assert (found, out) == (code, "")
     assert text in err
 
 
 def test_there_is_nothing_to_export_before_the_first_checkpoint(
-    god_ray, small_run: RunFolder, tmp_path: Path
+    god_ray_here, small_run: RunFolder, tmp_path: Path
 ) -> None:
     for path in small_run.checkpoints.iterdir():
         path.rename(path.with_name(f"{path.name}.1.tmp"))
-    code, _, err = god_ray("export", small_run.path, "--to", tmp_path / "m")
+    code, _, err = god_ray_here("export", small_run.path, "--to", tmp_path / "m")
     assert code == 102
     assert "has no checkpoint yet" in err
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TextIO, cast
 
 from god_ray.errors import GodRayError
 from god_ray.monitor.ledger import Ledger
@@ -21,13 +21,10 @@ from god_ray.monitor.progress import Progress
 from god_ray.runtime.run_folder import FINAL, RunFolder
 from god_ray.runtime.status import checkpoints
 
-if TYPE_CHECKING:
-    from god_ray.api import Watch
-
 LOOK_EVERY_S = 0.2
 
 
-def watch(plain: bool = False) -> Watch:
+def watch(plain: bool = False) -> Callable[[RunFolder, int], AbstractContextManager[None]]:
     """What `god_ray.api.train` takes. plain: lines even on a terminal, where a debugger may be talking."""
     stream = cast(TextIO, _Plain(sys.stderr)) if plain else sys.stderr
 
