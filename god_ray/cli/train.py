@@ -34,12 +34,19 @@ def train(
     """Train a new run to its end."""
     from god_ray import api
     from god_ray.cli.outcome import finish
+    from god_ray.errors import RunExists, UserError
+    from god_ray.runtime.check import with_all_faults
     from god_ray.runtime.follow import watch
 
     overrides = [*(changes or ()), *_set(name=name, workers=workers)]
     overrides += _set(storage=str(storage) if storage else _storage_of_environment(spec, overrides))
     with prints_on_stderr():
-        result = api.train(spec, debug=debug, watch=watch(plain=debug), overrides=tuple(overrides))
+        try:
+            result = api.train(spec, debug=debug, watch=watch(plain=debug), overrides=tuple(overrides))
+        except RunExists:
+            raise
+        except UserError as error:  # nothing was created: tell all that is wrong, not only what came first
+            raise with_all_faults(error, spec, overrides) from error
     finish(result, as_json)
 
 

@@ -1,5 +1,4 @@
-"""What `god-ray check` finds without training: everything that can be wrong, in one listing, and what to
-expect.
+"""What `god-ray check` finds without training: all that can be wrong, in one listing, and what to expect.
 
 In: a spec and changes to it. Out: `Checked`: faults, warnings, facts. Spec, recipe and data are looked at
 one by one, as far as each can be without the others; when all are right, `trial` runs a step. Creates
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from god_ray.errors import GodRayError, SpecError
+from god_ray.errors import GodRayError, SpecError, UserError
 from god_ray.runtime import numerics
 from god_ray.runtime.fault import Fault, faults_of
 from god_ray.runtime.parts import Parts, parts_as_written, parts_of
@@ -44,27 +43,51 @@ class Opened:
 
 def check(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Checked:
     """Look at everything. Never raises what a spec, a recipe or a data set can be blamed for."""
-    checked = Checked()
-    loaded: LoadedSpec | None = None
     try:
-        loaded = load(path, overrides)
-        parts = parts_of(loaded)
-    except SpecError as error:
-        checked.faults += faults_of(error)
-        parts = parts_as_written(path, overrides, {fault.key for fault in checked.faults})
-    try:
-        if loaded is not None:
-            _prepare_process(loaded.spec)
-        opened, faults = _open(parts)
-        checked.faults += _placed(faults, parts.places)
+        loaded, opened, faults = _look(path, overrides)
+        checked = Checked(faults)
         if loaded is not None:
             _look_around(loaded.spec, checked)
         if loaded is not None and not checked.faults:
             _try(loaded, opened, checked)
     finally:
-        if "torch" in sys.modules:
-            numerics.unpin()
+        _unpin()
     return checked
+
+
+def with_all_faults(error: UserError, path: str | os.PathLike[str], overrides: Sequence[str]) -> UserError:
+    """What `train` met first, with all else that is wrong with spec, recipe and data; or as it is."""
+    try:
+        faults = _look(path, overrides)[2]
+    finally:
+        _unpin()
+    if len(faults) < 2:
+        return error
+    what = f"{os.fspath(path)} has {len(faults)} faults; nothing was started."
+    return SpecError(what, "\n  ".join(map(str, faults)), faults=faults)
+
+
+def _unpin() -> None:
+    if "torch" in sys.modules:
+        numerics.unpin()
+
+
+def _look(
+    path: str | os.PathLike[str], overrides: Sequence[str]
+) -> tuple[LoadedSpec | None, Opened, list[Fault]]:
+    """Spec, recipe and data, each by itself. No spec if that has faults."""
+    faults: list[Fault] = []
+    loaded: LoadedSpec | None = None
+    try:
+        loaded = load(path, overrides)
+        parts = parts_of(loaded)
+        numerics.prepare_process(loaded.spec)
+        numerics.pin(loaded.spec)
+    except SpecError as error:
+        faults += faults_of(error)
+        parts = parts_as_written(path, overrides, {fault.key for fault in faults})
+    opened, more = _open(parts)
+    return loaded, opened, [*faults, *_placed(more, parts.places)]
 
 
 def _try(loaded: LoadedSpec, opened: Opened, checked: Checked) -> None:
@@ -80,13 +103,6 @@ def _try(loaded: LoadedSpec, opened: Opened, checked: Checked) -> None:
         outlook.after(assignment, checked.facts, checked.warnings)
     except GodRayError as error:
         checked.faults += faults_of(error)
-
-
-def _prepare_process(spec: RunSpec) -> None:
-    """As in a worker: what torch reads when it is loaded, then what it is told."""
-    if "torch" not in sys.modules:
-        os.environ.update(numerics.environment(spec))
-    numerics.pin(spec)
 
 
 def _placed(faults: Sequence[Fault], places: Mapping[str, str]) -> Iterator[Fault]:

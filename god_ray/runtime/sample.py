@@ -49,7 +49,7 @@ class SampleFeed:
 
     def leaf(self, cursor: Cursor, lane: int) -> Leaf | None:
         held = self._leaves[lane]
-        return held and Leaf({name: value.clone() for name, value in held.batch.items()}, held.rows)
+        return held and replace(held, batch={name: value.clone() for name, value in held.batch.items()})
 
     def close(self) -> None:
         return None

@@ -10,6 +10,7 @@ import pytest
 import torch
 from small_runs import RECIPE, STEPS, project, write_rows
 
+from god_ray.errors import RecipeError
 from god_ray.runtime.check import Checked, check
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.sample import sample
@@ -29,6 +30,10 @@ FACTS = {
     ),
     *("learning_rate", "lane_cost", "memory_bytes", "rows_per_s", "run_s"),
 }
+
+
+LOSS = 'return functional.cross_entropy(model(batch["x"]), batch["y"])'
+NO_KERNEL = 'torch.zeros(9).put_(batch["y"], model(batch["x"])[:, 0]).sum()'
 
 
 def texts(checked: Checked) -> list[str]:
@@ -163,14 +168,36 @@ def test_a_storage_that_cannot_be_written(small_spec: Path) -> None:
     assert "cannot be written" in text
 
 
+def test_train_tells_all_faults_of_spec_recipe_and_data_too(god_ray_here, tmp_path: Path) -> None:
+    data = {"train": "train.parquet", "columns": ["xx"]}
+    spec = project(tmp_path, recipe="import nothing_of_this_name\n", data=data)
+    changes = ("--set", "checkpoint.keep_best=null", "--set", "batch_sise=8")
+    code, out, err = god_ray_here("train", spec, *changes)
+    assert (code, out) == (2, "")
+    assert "3 faults; nothing was started" in err
+    for text in ("did you mean batch_size?", "No module named 'nothing_of_this_name'", "column xx"):
+        assert text in err
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 # ---- faults of the recipe, found by trying
+
+
+def test_a_leaf_can_be_tried_before_anything_is_created(tmp_path: Path) -> None:
+    from god_ray.runtime.assignment import prepare
+    from god_ray.runtime.attempt import try_leaf
+    from god_ray.spec import load
+
+    try_leaf(prepare(load(project(tmp_path / "right")), tmp_path / "r"))
+    wrong = project(tmp_path / "wrong", recipe=recipe_with((LOSS, f"{LOSS} + {NO_KERNEL}")))
+    with pytest.raises(RecipeError, match="put_ has no deterministic kernel"):
+        try_leaf(prepare(load(wrong), tmp_path / "r"))
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert not (tmp_path / "r").exists()
 
 
 def tried(tmp_path: Path, *changes: tuple[str, str], sets: tuple[str, ...] = (), **spec: object) -> Checked:
     return check(project(tmp_path, recipe=recipe_with(*changes), **spec), sets)
-
-
-LOSS = 'return functional.cross_entropy(model(batch["x"]), batch["y"])'
 
 
 def test_a_loss_that_raises_is_named_with_its_line(tmp_path: Path) -> None:
@@ -230,8 +257,7 @@ def test_a_build_that_differs_from_call_to_call(tmp_path: Path) -> None:
 
 
 def test_an_operation_without_a_deterministic_kernel(tmp_path: Path) -> None:
-    term = 'torch.zeros(9).put_(batch["y"], model(batch["x"])[:, 0]).sum()'
-    text = only(tried(tmp_path, (LOSS, f"{LOSS} + {term}")))
+    text = only(tried(tmp_path, (LOSS, f"{LOSS} + {NO_KERNEL}")))
     assert "put_ has no deterministic kernel" in text
     assert "set determinism: relaxed" in text
     assert texts(check(tmp_path / "run.yaml", ["determinism=relaxed"])) == []

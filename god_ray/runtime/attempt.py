@@ -1,0 +1,86 @@
+"""One leaf of a recipe on real rows, in this process: what a worker does first, before there are workers.
+
+In: an assignment. Out: the leaf's result. Whatever the user's code raises comes out as a RecipeError that
+names the line; an operation that torch refuses under `bitwise` is named as such. Must not write anything.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from god_ray.errors import GodRayError, RecipeError
+from god_ray.loop.leaf import LeafResult, LeafRunner
+from god_ray.recipe import load_recipe
+from god_ray.runtime import numerics
+from god_ray.runtime.assemble import build_local
+from god_ray.runtime.assignment import Assignment, load_preprocess
+from god_ray.runtime.sample import sample
+
+T = TypeVar("T")
+_KERNEL = "does not have a deterministic implementation"
+
+
+def try_leaf(assignment: Assignment) -> None:
+    """For `train`, before anything is created. Not compiled: what can be wrong shows without."""
+    plain = assignment.with_spec(assignment.spec.model_copy(update={"compile": False}))
+    attempt = Attempt(plain)
+    try:
+        attempt.build()
+        attempt.leaf(0)
+    finally:
+        numerics.unpin()
+
+
+class Attempt:
+    """`build`, then `leaf`; the model is thrown away afterwards."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment, self.spec = assignment, assignment.spec
+        builder = load_recipe(self.spec.recipe)
+        self.file, self.build_at = builder.file, builder.file.where(builder.function)
+        self.preprocess = load_preprocess(self.spec)
+        gpu = bool(self.spec.workers.gpus) and torch.cuda.is_available()
+        self.device = torch.device("cuda" if gpu else "cpu")
+
+    def build(self) -> None:
+        """The model, and the first rows to try it on."""
+        spec = self.spec
+        self.local = build_local(self.assignment, self.device)
+        recipe, self.mixed = self.local.recipe, spec.precision == "bf16-mixed"
+        self.runner = LeafRunner(recipe, self.local.model, spec.seed, self.device, self.mixed)
+        train = self.assignment.train
+        self.plan, self.feed = sample(train, spec.batch_size, spec.lanes, self.preprocess, recipe.collate)
+
+    def leaf(self, lane: int) -> LeafResult:
+        """Forward and backward of the lane's rows."""
+        cursor = self.plan.cursor_at(0)
+        leaf = self.feed.leaf(cursor, lane)
+        assert leaf is not None, "a full batch has rows for every lane"
+        return self.blame("loss(model, batch)", lambda: self.runner.run(cursor, lane, leaf, keep=False))
+
+    def blame(self, doing: str, call: Callable[[], T]) -> T:
+        """Call the user's code; what it raises comes out as a RecipeError with its line."""
+        try:
+            return call()
+        except GodRayError:
+            raise
+        except Exception as error:  # whatever it is, it is the user's code that raised it
+            if _KERNEL in str(error):
+                raise self._no_kernel(error) from error
+            if any(frame.filename == self.file.path for frame in traceback.extract_tb(error.__traceback__)):
+                with self.file.blame(doing, self.spec.config):
+                    raise
+            said = f"{type(error).__name__}: {error}".rstrip(": ")  # in torch alone, as backward is
+            raise RecipeError(f"{self.file.path}: {said}", f"Raised by {doing}.") from error
+
+    def _no_kernel(self, error: Exception) -> RecipeError:
+        operation = str(error).split(_KERNEL)[0].strip()
+        return RecipeError(
+            f"{self.file.where(self.local.recipe.loss)}: {operation} has no deterministic kernel.",
+            f"Used by the recipe on {self.device.type}; torch refuses it under determinism: bitwise.",
+            "use another operation, or set determinism: relaxed.",
+        )
