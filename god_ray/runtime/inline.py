@@ -7,6 +7,7 @@ breakpoints work. Must not import Ray.
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import asdict
 from typing import Any
 
@@ -49,7 +50,8 @@ def run(assignment: Assignment, folder: RunFolder, reporter: Reporter | None = N
     )
     loop = assemble(local, group, ports, found, generation)
     folder.move("RUNNING", "training in one process")
-    workers = [{"id": f"w{generation}-0", "pid": os.getpid(), "node": "here", "rank": 0}]
+    me = {"id": f"w{generation}-0", "pid": os.getpid(), "node": socket.gethostname(), "rank": 0}
+    workers = [me | {"lanes": [0, assignment.spec.lanes]}]
     folder.update(generation=generation, fingerprint=fingerprint, workers=workers)
     try:
         return asdict(loop.run(assignment.plan().cursor_at(0 if found is None else found.step)))

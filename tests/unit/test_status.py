@@ -78,6 +78,8 @@ def test_a_finished_run(finished_run: RunFolder) -> None:
     assert (found["last_digest"], found["last_digest_step"]) == (lines[-1]["digest"], STEPS)
     assert found["last_checkpoint_step"] == STEPS
     assert found["metrics"]["num_rows"] == 13
+    assert [set(worker) for worker in found["workers"]] == [{"id", "pid", "node", "rank", "lanes"}]
+    assert found["workers"][0]["lanes"] == [0, 4]
     assert found["started_at"] <= found["updated_at"] <= found["ended_at"]
     assert json.dumps(found, allow_nan=False)
 
