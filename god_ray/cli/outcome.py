@@ -71,6 +71,9 @@ def summary(result: Result) -> Iterator[str]:
     if result.digest:
         facts.append(("digest", f"{result.digest} after step {result.step}"))
     facts.append(("model", "no checkpoint was written" if saved is None else str(saved)))
+    logs = result.folder / "logs"
+    if result.state == "FAILED" and logs.is_dir() and any(logs.iterdir()):
+        facts.append(("logs", str(logs)))
     again = "resume" if result.state != "SUCCEEDED" else "verify"
     facts.append(("next", f"god-ray {again} {name}"))
     if saved is not None:
