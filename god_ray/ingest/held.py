@@ -21,6 +21,7 @@ from god_ray.errors import RecipeError
 from god_ray.ingest.columns import ROW, hidden_column
 from god_ray.ingest.tensors import Array, array_columns
 from god_ray.ingest.userfunction import function_name, source_file
+from god_ray.plan import checksum, row_hash
 
 Collate = Callable[[pa.Table], dict[str, Tensor]]
 Index = NDArray[np.int64]
@@ -34,6 +35,8 @@ class Leaf:
     """By column, on the CPU; the first dimension is the row."""
     rows: NDArray[np.int64]
     """Their global numbers, as they were read with them."""
+    checksum: int
+    """Sum of their 64-bit hashes modulo 2**64."""
 
 
 class Held(Protocol):
@@ -53,6 +56,7 @@ class HeldTensors:
 
     def __init__(self, columns: dict[str, Array], rows: NDArray[np.int64]) -> None:
         self.columns, self.rows, self.num_rows = columns, rows, len(rows)
+        self._hashes = row_hash(rows)
 
     @classmethod
     def of(cls, table: pa.Table) -> HeldTensors:
@@ -64,12 +68,13 @@ class HeldTensors:
 
     def gather(self, index: Index) -> Leaf:
         batch = {name: torch.from_numpy(array.take(index, 0)) for name, array in self.columns.items()}
-        return Leaf(batch, self.rows.take(index))
+        return Leaf(batch, self.rows.take(index), checksum(self._hashes.take(index)))
 
     def gather_across(self, parts: Sequence[tuple[Held, Index]]) -> Leaf:
         leaves = [held.gather(index) for held, index in parts]
         batch = {name: torch.cat([leaf.batch[name] for leaf in leaves]) for name in self.columns}
-        return Leaf(batch, np.concatenate([leaf.rows for leaf in leaves]))
+        rows = np.concatenate([leaf.rows for leaf in leaves])
+        return Leaf(batch, rows, checksum(row_hash(rows)))
 
 
 class HeldTable:
@@ -87,7 +92,8 @@ class HeldTable:
         return self._leaf(pa.concat_tables(taken))
 
     def _leaf(self, table: pa.Table) -> Leaf:
-        return Leaf(collated(self._collate, table.drop_columns([ROW])), hidden_column(table, ROW).copy())
+        rows = hidden_column(table, ROW).copy()
+        return Leaf(collated(self._collate, table.drop_columns([ROW])), rows, checksum(row_hash(rows)))
 
 
 def hold(table: pa.Table, collate: Collate | None) -> Held:

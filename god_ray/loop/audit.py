@@ -16,6 +16,7 @@ from god_ray.loop.leaf import LeafResult, LeafRunner
 from god_ray.loop.ports import Feed
 from god_ray.plan import Cursor
 from god_ray.sync.exchange import Reduced
+from god_ray.sync.notes import unsigned
 
 
 class Audit:
@@ -39,19 +40,17 @@ class Audit:
         """Called for each owned leaf of an audit step, before its tensors are summed."""
         self.own[lane] = result.bits()
 
-    def take_notes(self, notes: Any, cursor: Cursor) -> None:
-        notes["audit_lane"] = -1
+    def take_notes(self, notes: Any, cursor: Cursor) -> tuple[int, int]:
+        """In an audit step: hashes of the own leaves into the notes, and (lane, hash) of another's leaf."""
         if not self.due:
-            return
+            return -1, 0
         lo, _ = self.ranges[self.rank]
         for lane, bits in self.own.items():
             notes["leaf_hash"][lane - lo] = bits
         lane = self.lane_to_check(cursor)
         data = self.feed.leaf(cursor, lane)
-        if data is not None:
-            notes["audit_hash"] = self.runner.run(cursor, lane, data, keep=False).bits()
-            notes["audit_lane"] = lane
         self.own.clear()
+        return (-1, 0) if data is None else (lane, self.runner.run(cursor, lane, data, keep=False).bits())
 
     def lane_to_check(self, cursor: Cursor) -> int:
         """A lane of another worker, both rotating from audit to audit; alone, a lane of its own."""
@@ -62,7 +61,7 @@ class Audit:
 
     def compare(self, reduced: Reduced, cursor: Cursor) -> None:
         """Raises AuditMismatch, on every worker alike."""
-        digests = reduced.notes["digest"].tolist()
+        digests = [unsigned(said.digest) for said in reduced.said]
         if any(digests) and len(set(digests)) > 1:
             raise AuditMismatch(
                 f"workers hold different states after step {cursor.step}.",
@@ -72,14 +71,14 @@ class Audit:
         if not self.due:
             return
         hashes = [int(h) for h in reduced.lane_values("leaf_hash")]
-        for rank, note in enumerate(reduced.notes):
-            lane = int(note["audit_lane"])
-            if lane >= 0 and int(note["audit_hash"]) != hashes[lane]:
+        for rank, said in enumerate(reduced.said):
+            lane, found = said.audit_lane, unsigned(said.audit_hash)
+            if lane >= 0 and found != hashes[lane]:
                 owner = next(r for r, (lo, hi) in enumerate(self.ranges) if lo <= lane < hi)
                 raise AuditMismatch(
                     f"worker {owner} and worker {rank} compute different bits for lane {lane} "
                     f"of step {cursor.step + 1}.",
-                    f"Worker {owner}: {hashes[lane]:016x}, worker {rank}: {int(note['audit_hash']):016x}.",
+                    f"Worker {owner}: {hashes[lane]:016x}, worker {rank}: {found:016x}.",
                     "one of them has other threads, another kernel or bad memory; an operation without a "
                     "deterministic kernel also shows so: god-ray check SPEC.",
                 )

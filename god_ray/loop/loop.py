@@ -20,11 +20,12 @@ from god_ray.checkpoint.state import TrainState, capture, digest
 from god_ray.errors import AuditMismatch, RunFailed
 from god_ray.loop.evaluate import Evaluation
 from god_ray.loop.ports import Checkpoints, Control, Journal, Reporter
-from god_ray.loop.step import Step, Told
+from god_ray.loop.step import Step
 from god_ray.loop.stopping import Best
 from god_ray.plan import Cursor, DataPlan
 from god_ray.sync.exchange import Reduced
 from god_ray.sync.group import Group
+from god_ray.sync.notes import Said, signed
 
 STOP, RESIZE = 1, 2
 # Ray polls reports twice a second and holds back the next one until then: more would stall steps.
@@ -82,7 +83,7 @@ class Loop:
         self.pending: dict[str, Any] | None = None
         self.metrics: dict[str, Any] = {}
         self.digest = ""
-        self.told = Told()
+        self.told = Said()
         self.saved_at = monotonic()
         self.reported, self.reported_at = 0, monotonic()
 
@@ -111,13 +112,15 @@ class Loop:
     def _ask(self) -> None:
         """What this worker tells the others in the next step."""
         request = self.control.poll()
-        told = self.told = Told(digest=self._short_digest())
+        told = Said(digest=signed(self._short_digest()))
         if request is not None:
-            told.request, told.workers = (STOP if request.kind == "stop" else RESIZE), request.workers
+            told = told._replace(request=STOP if request.kind == "stop" else RESIZE, workers=request.workers)
         every_s = self.policy.checkpoint_every_s
-        told.due = int(every_s is not None and monotonic() - self.saved_at >= every_s)
+        now = monotonic()
+        due = every_s is not None and now - self.saved_at >= every_s
         written = self.checkpoints.written() or 0
-        told.written = written if monotonic() - self.reported_at >= REPORT_EVERY_S else 0
+        tell = now - self.reported_at >= REPORT_EVERY_S
+        self.told = told._replace(due=int(due), written=written if tell else 0)
 
     def _boundary(self, cursor: Cursor, reduced: Reduced) -> Outcome | None:
         """Everything that happens between two steps, decided from what all workers know."""
@@ -135,7 +138,11 @@ class Loop:
             outcome = outcome or (kind, "asked to stop" if request == STOP else "asked to resize")
         every = policy.checkpoint_every
         save = (
-            last or outcome or better or bool(reduced.notes["due"].any()) or bool(every and done % every == 0)
+            last
+            or outcome
+            or better
+            or any(said.due for said in reduced.said)
+            or bool(every and done % every == 0)
         )
         if save or done % policy.digest_every == 0:
             self.digest = self.pending["digest"] = digest(self.state.model, self.state.optimizer)
@@ -146,12 +153,12 @@ class Loop:
         self.step.audit.plan_next(done)
         if outcome is None:
             return None
-        return self._outcome(outcome[0], outcome[1], cursor, int(reduced.notes["workers"].max()))
+        return self._outcome(outcome[0], outcome[1], cursor, _asked_workers(reduced))
 
     def _request(self, reduced: Reduced) -> int:
         """What the leader was asked for; a resize to the size that there is asks for nothing."""
-        request = int(reduced.notes["request"].max())
-        same = int(reduced.notes["workers"].max()) == self.group.size
+        request = max(said.request for said in reduced.said)
+        same = _asked_workers(reduced) == self.group.size
         return 0 if request == RESIZE and same else request
 
     def _evaluation_due(self, cursor: Cursor, last: bool) -> bool:
@@ -213,7 +220,7 @@ class Loop:
 
     def _report(self, reduced: Reduced) -> None:
         """All workers report the same checkpoint in the same step, once the leader has it on disk."""
-        written = int(reduced.notes["written"].max())
+        written = max(said.written for said in reduced.said)
         if written > self.reported:
             self.reported, self.reported_at = written, monotonic()
             self.journal.seal()
@@ -240,3 +247,7 @@ class Loop:
     def _outcome(self, kind: str, reason: str, cursor: Cursor, workers: int = 0) -> Outcome:
         found = self.digest or digest(self.state.model, self.state.optimizer)
         return Outcome(kind, reason, cursor.step, found, dict(self.metrics), workers)
+
+
+def _asked_workers(reduced: Reduced) -> int:
+    return max(said.workers for said in reduced.said)

@@ -18,10 +18,11 @@ from god_ray.sync.exchange import LeafTensors, Reduced
 
 
 class LeafData(Protocol):
-    """One lane's rows of one step: `batch` by column, `rows` their global numbers (int64[n])."""
+    """One lane's rows of one step: `batch` by column, `rows` their global numbers, and their checksum."""
 
     batch: dict[str, Tensor]
     rows: Any
+    checksum: int
 
 
 class Feed(Protocol):

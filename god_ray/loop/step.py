@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -23,20 +21,10 @@ from god_ray.errors import RowsMismatch, RunFailed
 from god_ray.loop.audit import Audit
 from god_ray.loop.leaf import LeafResult, LeafRunner
 from god_ray.loop.ports import Exchange, Feed
-from god_ray.plan import Cursor, DataPlan, checksum, row_hash
+from god_ray.plan import Cursor, DataPlan
 from god_ray.sync.exchange import LeafTensors, Reduced
 from god_ray.sync.fold import fold_floats
-
-
-@dataclass
-class Told:
-    """What this worker adds to its notes in the coming step, beside what it computed."""
-
-    request: int = 0
-    workers: int = 0
-    due: int = 0
-    written: int = 0
-    digest: int = 0
+from god_ray.sync.notes import Said, signed, unsigned
 
 
 class Step:
@@ -57,12 +45,13 @@ class Step:
         self.lo, self.hi = exchange.ranges[rank]
 
     def run(
-        self, cursor: Cursor, told: Told, agreed: Callable[[], None] = lambda: None
+        self, cursor: Cursor, told: Said, agreed: Callable[[], None] = lambda: None
     ) -> tuple[Reduced, dict[str, Any]]:
         """Do step `cursor`. Returns all notes and the ledger's record. Raises RunFailed, agreed by all.
 
-        `agreed` is called once all workers are known to have committed the step before, in the same state:
-        what comes after that, a loss that is no number for one, is this step's own trouble.
+        `told` is what this worker has to tell the others beside the step. `agreed` is called once all workers
+        are known to have committed the step before, in the same state: what comes after that, a loss that is
+        no number for one, is this step's own trouble.
         """
         begin = perf_counter()
         self.cursor, self.told = cursor, told
@@ -93,7 +82,7 @@ class Step:
         if data is None:
             return None
         self.num_rows += len(data.rows)
-        self.row_checksum += checksum(row_hash(data.rows))
+        self.row_checksum += data.checksum
         result = self.runner.run(self.cursor, lane, data)
         self.results[lane] = result
         if self.audit.due:
@@ -101,27 +90,29 @@ class Step:
         return result.tensors
 
     def _take_notes(self, notes: Any) -> None:
-        notes["step"], notes["rows"] = self.cursor.step, self.num_rows
-        notes["checksum"] = self.row_checksum & 0xFFFFFFFFFFFFFFFF
-        told = self.told
-        notes["request"], notes["workers"], notes["due"] = told.request, told.workers, told.due
-        notes["written"], notes["digest"] = told.written, told.digest
         loss, weight = notes["loss"], notes["weight"]
         for lane, result in self.results.items():
             loss[lane - self.lo], weight[lane - self.lo] = result.loss, result.weight
         buffers = self.runner.buffers
         if buffers.templates or buffers.other_bytes:
             notes["changed"], notes["first"] = buffers.changed, buffers.first
-        self.audit.take_notes(notes, self.cursor)
+        audit_lane, audit_hash = self.audit.take_notes(notes, self.cursor)
+        notes["said"] = self.told._replace(
+            step=self.cursor.step,
+            rows=self.num_rows,
+            checksum=signed(self.row_checksum),
+            audit_lane=audit_lane,
+            audit_hash=signed(audit_hash),
+        )
         self.computed = perf_counter()
 
     def _compare(self, reduced: Reduced, rows: Sequence[int]) -> None:
         """Do all workers agree, and with the plan? Every failure is the same on every worker."""
-        notes, cursor = reduced.notes, self.cursor
-        num_rows = int(notes["rows"].sum())
-        if num_rows != sum(rows) or (notes["step"] != cursor.step).any():
+        cursor, steps = self.cursor, [said.step for said in reduced.said]
+        num_rows = sum(said.rows for said in reduced.said)
+        if num_rows != sum(rows) or any(step != cursor.step for step in steps):
             raise RowsMismatch(
-                f"step {cursor.step + 1} used {num_rows} rows at steps {notes['step'].tolist()}.",
+                f"step {cursor.step + 1} used {num_rows} rows at steps {steps}.",
                 f"The plan has {sum(rows)} rows for step {cursor.step}.",
                 "check whether the data set changed while the run was on: god-ray check SPEC.",
                 agreed=True,
@@ -130,7 +121,7 @@ class Step:
 
     def _judge(self, reduced: Reduced, rows: Sequence[int]) -> dict[str, Any]:
         """The record of this step; the same on every worker, and so is every failure."""
-        notes, cursor = reduced.notes, self.cursor
+        cursor = self.cursor
         losses = _present(reduced.lane_values("loss"), rows)
         weight = fold_floats(_present(reduced.lane_values("weight"), rows)) or 0.0
         loss = (fold_floats(losses) or 0.0) / weight if weight > 0 else math.nan
@@ -141,7 +132,7 @@ class Step:
             "epoch": cursor.epoch,
             "step_in_epoch": cursor.step_in_epoch,
             "num_rows": sum(rows),
-            "row_checksum": str(int(notes["checksum"].sum(dtype=np.uint64))),
+            "row_checksum": str(unsigned(sum(said.checksum for said in reduced.said))),
             "loss": loss,
             "weight": weight,
             "lr": float(self.optimizer.param_groups[0]["lr"]),
@@ -159,13 +150,10 @@ class Step:
 
     def _apply(self, reduced: Reduced, weight: float, num_rows: int) -> float | None:
         parameters = self.runner.parameters
-        present = reduced.notes["present"].any(axis=0)
-        gradients: list[Tensor] = []
-        for parameter, gradient, there in zip(parameters, reduced.tensors, present.tolist()):
+        present = reduced.notes["present"].any(axis=0).tolist()
+        for parameter, gradient, there in zip(parameters, reduced.tensors, present):
             parameter.grad = gradient if there else None
-            if there:
-                gradients.append(gradient)
-        torch._foreach_div_(gradients, weight)
+        reduced.divide(weight)
         buffers = self.runner.buffers
         if buffers.templates or buffers.other_bytes:
             changed = reduced.notes["changed"].any(axis=0)

@@ -20,8 +20,8 @@ from god_ray.spec import RunSpec
 def connected(spec: RunSpec) -> Iterator[dict[str, str]]:
     """Ray for the time of a run. RAY_ADDRESS (set inside Ray jobs) names a cluster; else one is made here.
 
-    Yields the variables that the workers still need: none in a cluster of our own, whose processes inherit them
-    (a runtime environment would keep Ray from using the processes that it has ready).
+    Yields the variables that the workers still need: none in a cluster of our own, which inherits them (a
+    runtime environment would keep Ray from using the processes that it has ready).
     """
     variables = numerics.environment(spec)
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")

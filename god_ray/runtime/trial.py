@@ -6,9 +6,8 @@ naming the user's line where there is one. The model is thrown away afterwards. 
 
 from __future__ import annotations
 
-import traceback
 import warnings as python_warnings
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,54 +15,45 @@ import torch
 from torch import Tensor
 
 from god_ray.checkpoint.state import capture, digest
-from god_ray.errors import GodRayError, RecipeError, RunFailed
+from god_ray.errors import RecipeError, RunFailed
 from god_ray.loop.audit import Audit
 from god_ray.loop.evaluate import Evaluation
-from god_ray.loop.leaf import LeafResult, LeafRunner
-from god_ray.loop.step import Step, Told
-from god_ray.recipe import Recipe, load_recipe
+from god_ray.loop.leaf import LeafResult
+from god_ray.loop.step import Step
+from god_ray.recipe import Recipe
 from god_ray.runtime import measure
-from god_ray.runtime.assemble import build_local, initialise
-from god_ray.runtime.assignment import Assignment, load_preprocess
+from god_ray.runtime.assemble import initialise
+from god_ray.runtime.assignment import Assignment
+from god_ray.runtime.attempt import Attempt
 from god_ray.runtime.sample import sample
 from god_ray.sync.exchange import FixedOrderExchange
 from god_ray.sync.group import Solo
+from god_ray.sync.notes import Said
 
 T = TypeVar("T")
 MAX_SCHEDULE_STEPS = 20_000
 _KERNEL = "does not have a deterministic implementation"
 
 
-class Trial:
+class Trial(Attempt):
     """`run` adds to `facts` and `warnings`."""
 
     def __init__(
         self, assignment: Assignment, earlier: Recipe, facts: dict[str, Any], warnings: list[str]
     ) -> None:
-        self.assignment, self.spec, self.earlier = assignment, assignment.spec, earlier
-        self.facts, self.warnings = facts, warnings
-        builder = load_recipe(self.spec.recipe)
-        self.file, self.build_at = builder.file, builder.file.where(builder.function)
-        self.preprocess = load_preprocess(self.spec)
-        gpu = bool(self.spec.workers.gpus) and torch.cuda.is_available()
-        self.device = torch.device("cuda" if gpu else "cpu")
+        """earlier: the same recipe, built before by itself; its model and schedule are used up."""
+        super().__init__(assignment)
+        self.earlier, self.facts, self.warnings = earlier, facts, warnings
 
     def run(self) -> None:
         """Raises the first fault as RecipeError, DataError, CheckpointError or RunFailed."""
-        spec = self.spec
-        self.local = build_local(self.assignment, self.device)
+        self.build()
         self._same_build()
-        if spec.init_from is not None:
-            initialise(self.local.recipe.model, Path(spec.init_from))
-        mixed = spec.precision == "bf16-mixed"
-        self.runner = LeafRunner(self.local.recipe, self.local.model, spec.seed, self.device, mixed)
-        train = self.assignment.train
-        self.plan, self.feed = sample(
-            train, spec.batch_size, spec.lanes, self.preprocess, self.local.recipe.collate
-        )
+        if self.spec.init_from is not None:
+            initialise(self.local.recipe.model, Path(self.spec.init_from))
         self._describe()
         self._leaf_twice()
-        self._evaluate_twice(mixed)
+        self._evaluate_twice()
         self._steps()
         self._schedule()
         self._lane_cost()
@@ -83,7 +73,7 @@ class Trial:
     def _describe(self) -> None:
         leaf = self.feed.leaf(self.plan.cursor_at(0), 0)
         assert leaf is not None, "the lowest lane has rows"
-        batch = self._blame("transform(batch, rng)", lambda: self.runner.batch(leaf, 0))
+        batch = self.blame("transform(batch, rng)", lambda: self.runner.batch(leaf, 0))
         model = self.local.recipe.model
         self.facts |= {
             "columns": {
@@ -96,17 +86,11 @@ class Trial:
             "device": self.device.type,
         }
 
-    def _leaf(self, lane: int) -> LeafResult:
-        cursor = self.plan.cursor_at(0)
-        leaf = self.feed.leaf(cursor, lane)
-        assert leaf is not None, "a full batch has rows for every lane"
-        return self._blame("loss(model, batch)", lambda: self.runner.run(cursor, lane, leaf, keep=False))
-
     def _leaf_twice(self) -> None:
         """The same leaf again, after another one: what a recipe remembers or draws for itself shows here."""
-        first = self._leaf(0)
-        self._leaf(self.spec.lanes - 1)
-        second = self._leaf(0)
+        first = self.leaf(0)
+        self.leaf(self.spec.lanes - 1)
+        second = self.leaf(0)
         if first.bits() != second.bits():
             self._not_deterministic(first, second)
         names = [name for name, p in self.local.recipe.model.named_parameters() if p.requires_grad]
@@ -134,16 +118,15 @@ class Trial:
             raise RecipeError(what, f"Losses and gradients must repeat: {why}", fix)
         self.warnings.append(f"{what} {why}")
 
-    def _evaluate_twice(self, mixed: bool) -> None:
+    def _evaluate_twice(self) -> None:
         source, recipe = self.assignment.evaluation, self.local.recipe
         if source is None:
             return
         rows = min(source.manifest.num_rows, self.spec.batch_size)
         plan, feed = sample(source, rows, self.spec.lanes, self.preprocess, recipe.collate)
         evaluation = Evaluation(recipe, self.runner, plan, feed, Solo(), range(self.spec.lanes))
-        results = [
-            self._blame("metrics(model, batch)", lambda: evaluation.run(self.spec.seed, mixed)) for _ in "12"
-        ]
+        once = partial(evaluation.run, self.spec.seed, self.mixed)
+        results = [self.blame("metrics(model, batch)", once) for _ in range(2)]
         if repr(results[0]) != repr(results[1]) and self.spec.determinism.mode == "bitwise":
             raise RecipeError(
                 f"{self.file.path}: the same evaluation gave two results.",
@@ -176,10 +159,10 @@ class Trial:
         clip = spec.clip_norm
         step = Step(self.plan, self.feed, runner, exchange, audit, 0, recipe.optimizer, recipe.schedule, clip)
         cursor = self.plan.cursor_at(0)
-        self._blame("the first step", lambda: step.run(cursor, Told()))
+        self.blame("the first step", lambda: step.run(cursor, Said()))
         capture(self.local.state)
         self.facts["step_s"] = measure.median_s(
-            lambda: step.run(cursor, Told()), min(5, self.assignment.num_steps), expected=(RunFailed,)
+            lambda: step.run(cursor, Said()), min(5, self.assignment.num_steps), expected=(RunFailed,)
         )
 
     def _schedule(self) -> None:
@@ -211,32 +194,9 @@ class Trial:
         plan, feed = sample(
             self.assignment.train, self.spec.batch_size, 1, self.preprocess, self.local.recipe.collate
         )
-        lanes_s = measure.median_s(lambda: [self._leaf(lane) for lane in range(self.spec.lanes)], 5)
+        lanes_s = measure.median_s(lambda: [self.leaf(lane) for lane in range(self.spec.lanes)], 5)
         self.plan, self.feed = plan, feed
-        self.facts["lane_cost"] = lanes_s / measure.median_s(lambda: self._leaf(0), 5)
-
-    def _blame(self, doing: str, call: Callable[[], T]) -> T:
-        """Call the user's code; what it raises comes out as a RecipeError with its line."""
-        try:
-            return call()
-        except GodRayError:
-            raise
-        except Exception as error:  # whatever it is, it is the user's code that raised it
-            if _KERNEL in str(error):
-                raise self._no_kernel(error) from error
-            if any(frame.filename == self.file.path for frame in traceback.extract_tb(error.__traceback__)):
-                with self.file.blame(doing, self.spec.config):
-                    raise
-            said = f"{type(error).__name__}: {error}".rstrip(": ")  # in torch alone, as backward is
-            raise RecipeError(f"{self.file.path}: {said}", f"Raised by {doing}.") from error
-
-    def _no_kernel(self, error: Exception) -> RecipeError:
-        operation = str(error).split(_KERNEL)[0].strip()
-        return RecipeError(
-            f"{self.file.where(self.local.recipe.loss)}: {operation} has no deterministic kernel.",
-            f"Used by the recipe on {self.device.type}; torch refuses it under determinism: bitwise.",
-            "use another operation, or set determinism: relaxed.",
-        )
+        self.facts["lane_cost"] = lanes_s / measure.median_s(lambda: self.leaf(0), 5)
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:

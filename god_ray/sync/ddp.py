@@ -70,8 +70,12 @@ class RelaxedExchange:
             torch._foreach_mul_(
                 [p.grad for p in self.parameters if p.grad is not None], float(len(self.ranges))
             )
-        summed = [p if p.grad is None else p.grad for p in self.parameters]
-        return Reduced([*summed, *small.tensors[len(present) :]], small.notes, small.lane_values)
+        summed: list[Tensor] = [p if p.grad is None else p.grad for p in self.parameters]
+        reduced = [*summed, *small.tensors[len(present) :]]
+        return Reduced(reduced, small.notes, small.said, small.lane_values, self._divide)
+
+    def _divide(self, weight: float) -> None:
+        torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], weight)
 
     def _require_reduced(self) -> None:
         """DDP leaves a bucket behind, in silence, when a parameter that it expects gets no gradient."""

@@ -21,7 +21,7 @@ from god_ray.plan.tree import subtrees
 from god_ray.sync.fold import Node, fold
 from god_ray.sync.group import Group
 from god_ray.sync.layout import Layout
-from god_ray.sync.notes import at, notes_dtype
+from god_ray.sync.notes import Said, at, notes_dtype
 
 LeafTensors = list[Tensor | None]
 # Measured on two cores: below this an all-gather of whole vectors is the faster, above it slices are.
@@ -30,11 +30,16 @@ WHOLE_MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Reduced:
-    """`tensors`: sums over all lanes; the next exchange overwrites them. `notes`: a record per worker."""
+    """`tensors`: sums over all lanes; the next exchange overwrites them. `notes`: a record per worker.
+
+    divide: makes means of the gradients' sums, in place. said: the single numbers of `notes`, by rank.
+    """
 
     tensors: list[Tensor]
     notes: Any
+    said: list[Said]
     lane_values: Callable[[str], list[float]]
+    divide: Callable[[float], None]
 
 
 class FixedOrderExchange:
@@ -54,7 +59,10 @@ class FixedOrderExchange:
         self.nodes: list[list[Node]] = [subtrees(lo, hi, self.lanes) for lo, hi in ranges]
         num_bytes = sum(t.numel() * t.element_size() for t in templates)
         dtypes = {t.dtype for t in templates}
-        self.sliced = group.size > 1 and len(dtypes) == 1 and num_bytes > WHOLE_MAX_BYTES
+        most = max(len(nodes) for nodes in self.nodes)
+        # Between two workers with one subtree each, whole vectors are the same bytes in one phase, not two.
+        worth = group.size > 2 or (group.size == 2 and most > 1)
+        self.sliced = worth and len(dtypes) == 1 and num_bytes > WHOLE_MAX_BYTES
         self.layout = Layout(list(templates), group.size if self.sliced else 1)
         max_lanes = max(hi - lo for lo, hi in ranges)
         self.record = notes_dtype(max_lanes, num_params, len(templates) - num_params, first_bytes)
@@ -71,11 +79,13 @@ class FixedOrderExchange:
         def zeros(num_bytes: int) -> Tensor:
             return torch.zeros(num_bytes, dtype=torch.uint8, device=device)
 
-        self.sent = zeros(self.layout.num_slices * self.blocks[rank])
         self.received = zeros(sum(self.blocks))
         self.starts = [sum(self.blocks[:r]) for r in range(self.group.size)]
+        own = self.received[self.starts[rank] : self.starts[rank] + self.blocks[rank]]
+        self.sent = zeros(self.layout.num_slices * self.blocks[rank]) if self.sliced else own
         self.total = zeros(self.layout.num_slices * part)
-        self.slice_sum = zeros(part) if self.sliced else self.total
+        self.slice_sum = self.total[rank * part : (rank + 1) * part] if self.sliced else self.total
+        self.gradients = self.layout.leading(self.total, self.num_params)
         self.totals = self.layout.views(self.total)
         self.slice_typed = self.layout.typed(self.slice_sum)
         self.located = {
@@ -146,7 +156,12 @@ class FixedOrderExchange:
         take_notes(record)
         self._send()
         self._finish(rows)
-        return Reduced(self.totals, self.all_notes, self._lane_values)
+        said = [Said(*words) for words in self.all_notes["said"].tolist()]
+        return Reduced(self.totals, self.all_notes, said, self._lane_values, self._divide)
+
+    def _divide(self, weight: float) -> None:
+        for flat in self.gradients:
+            flat.div_(weight)
 
     def _pack(self, slot: int, tensors: LeafTensors | None) -> None:
         if tensors is None:
@@ -207,8 +222,8 @@ class FixedOrderExchange:
     def _lane_values(self, field: str) -> list[float]:
         """A per-lane field of the notes, over all lanes in order."""
         values: list[float] = []
-        for (lo, hi), record in zip(self.ranges, self.all_notes[field]):
-            values.extend(record[: hi - lo].tolist())
+        for (lo, hi), of_worker in zip(self.ranges, self.all_notes[field].tolist()):
+            values.extend(of_worker[: hi - lo])
         return values
 
 

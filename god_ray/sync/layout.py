@@ -77,6 +77,15 @@ class Layout:
             result.append(flat[self.offsets[i] : end].view(template.dtype).view(template.shape))
         return result
 
+    def leading(self, flat: Tensor, count: int) -> list[Tensor]:
+        """The first `count` tensors inside a whole flat vector, as one vector per dtype."""
+        spans: dict[torch.dtype, tuple[int, int]] = {}
+        for template, offset in zip(self.templates[:count], self.offsets):
+            end = offset + template.numel() * template.element_size()
+            lo, hi = spans.get(template.dtype, (offset, end))
+            spans[template.dtype] = (min(lo, offset), max(hi, end))
+        return [flat[lo:hi].view(dtype) for dtype, (lo, hi) in spans.items()]
+
     def typed(self, part: Tensor) -> list[Tensor]:
         """One slice (uint8[slice_bytes]) as one vector per dtype."""
         return [part[start:stop].view(dtype) for dtype, start, stop in self.sections]

@@ -8,26 +8,48 @@ bytes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+_MASK = (1 << 64) - 1
+
+
+class Said(NamedTuple):
+    """The single numbers, together, since each numpy access costs a microsecond or more in a cold cache.
+
+    Signed 64-bit integers; hashes come in and out by `signed` and `unsigned`.
+    """
+
+    step: int = 0
+    rows: int = 0
+    checksum: int = 0
+    request: int = 0
+    workers: int = 0
+    due: int = 0
+    written: int = 0
+    digest: int = 0
+    audit_lane: int = -1
+    audit_hash: int = 0
+
+
+def signed(value: int) -> int:
+    """64 bits as the signed integer with the same bits."""
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def unsigned(value: int) -> int:
+    """The inverse of `signed`; also takes sums of signed values, modulo 2**64."""
+    return value & _MASK
 
 
 def notes_dtype(max_lanes: int, num_params: int, num_buffers: int, first_bytes: int) -> np.dtype[Any]:
     """One worker's record. `max_lanes`: most lanes of any worker; `first_bytes`: of non-float buffers."""
     return np.dtype(
         [
-            ("step", "i8"),
-            ("rows", "i8"),
-            ("checksum", "u8"),
-            ("request", "i8"),
-            ("workers", "i8"),
-            ("due", "i8"),
-            ("written", "i8"),
-            ("digest", "u8"),
-            ("audit_lane", "i8"),
-            ("audit_hash", "u8"),
+            ("said", "i8", (len(Said._fields),)),
             ("loss", "f8", (max_lanes,)),
             ("weight", "f8", (max_lanes,)),
             ("leaf_hash", "u8", (max_lanes,)),

@@ -120,13 +120,16 @@ def test_orders(crew: Crew, spec_of: SpecOf, rows_of: RowsOf, shuffle: str) -> N
 
 
 def test_sliced_exchange(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
-    """Above 1 MB the vector is cut into slices, one per worker: other messages, the same sums."""
+    """Above 1 MB the vector is cut into slices, one per worker: other messages, the same sums.
+
+    Not between two workers with one subtree each: whole vectors are as many bytes there.
+    """
     spec = spec_of("large", rows_of(70), steps=5, clip_norm=0.5, digest_every=2)
     expected, facts = what_happened(crew, spec, DEBUG)
     assert not facts[0]["sliced"]
     for workers in (2, 3, 4):
         seen, facts = what_happened(crew, spec, workers)
-        assert [f["sliced"] for f in facts] == [True] * workers
+        assert [f["sliced"] for f in facts] == [workers > 2] * workers
         assert seen == expected, workers
 
 
