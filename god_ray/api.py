@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import threading
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from time import strftime, time
 from typing import TYPE_CHECKING, Any
@@ -27,6 +25,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from god_ray.runtime.assignment import Assignment
+    from god_ray.runtime.driver import Fit
+
+    Host = Callable[[], Fit]
 
 Watch = Callable[[RunFolder, int], AbstractContextManager[object]]
 
@@ -66,6 +67,16 @@ def train(
     name = loaded.spec.name or f"{strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     storage = Path(loaded.spec.storage)
     assignment = _prepare(loaded, storage / name, debug)
+    with _host(assignment, debug) as host:
+        from god_ray.runtime.attempt import try_leaf
+
+        try_leaf(assignment)
+        folder = _create(loaded, assignment, storage, name)
+        return _drive(assignment, folder, assignment.spec.workers.initial, host, watch)
+
+
+def _create(loaded: LoadedSpec, assignment: Assignment, storage: Path, name: str) -> RunFolder:
+    """The run folder with its spec and its record."""
     folder = RunFolder.create(storage, name)
     (folder.path / "spec.yaml").write_text(resolved_yaml(loaded))
     plan = assignment.plan()
@@ -83,7 +94,7 @@ def train(
         created_at=round(time(), 3),
         started_at=round(time(), 3),
     )
-    return _drive(assignment, folder, assignment.spec.workers.initial, debug, watch)
+    return folder
 
 
 def resume(
@@ -107,7 +118,9 @@ def resume(
     spec = assignment.spec.model_copy(update={"data": data})
     assignment = assignment.with_spec(spec)
     last = (record.get("attempts") or [{"workers": spec.workers.initial}])[-1]["workers"]
-    return _drive(assignment, folder, _within_lanes(workers or last, spec.lanes), debug, watch)
+    size = _within_lanes(workers or last, spec.lanes)
+    with _host(assignment, debug) as host:
+        return _drive(assignment, folder, size, host, watch)
 
 
 def _within_lanes(workers: int, lanes: int) -> int:
@@ -121,10 +134,9 @@ def _within_lanes(workers: int, lanes: int) -> int:
 
 
 def _prepare(loaded: LoadedSpec, folder: Path, debug: bool) -> Assignment:
-    if debug:
-        from god_ray.runtime.numerics import prepare_process
+    from god_ray.runtime.numerics import prepare_process
 
-        prepare_process(loaded.spec)
+    prepare_process(loaded.spec)
     from god_ray.runtime.assignment import prepare
 
     assignment = prepare(loaded, folder)
@@ -135,39 +147,51 @@ def _prepare(loaded: LoadedSpec, folder: Path, debug: bool) -> Assignment:
 
 
 def _require_same_data(record: Mapping[str, Any], assignment: Assignment) -> None:
-    manifest = assignment.train.manifest
-    if manifest.fingerprint == record["data_fingerprint"]:
+    for key, source, count in (
+        ("data", assignment.train, record["num_rows"]),
+        ("eval", assignment.evaluation, None),
+    ):
+        before = record[f"{key}_fingerprint"]
+        if source is None or source.manifest.fingerprint == before:
+            continue
+        rows = source.manifest.num_rows
+        was = "" if count is None else f" {count} rows became {rows}."
+        raise ResumeRefused(
+            f"data.{'train' if key == 'data' else 'eval'} of run {record['name']} has changed.{was}",
+            "A resumed run must see every row of every epoch exactly once, in the order it began with.",
+            "start a new run on the grown data with init_from: this run's folder."
+            if count is not None and rows > count
+            else "put the files back as they were, or start a new run.",
+        )
+
+
+@contextmanager
+def _host(assignment: Assignment, debug: bool) -> Iterator[Host]:
+    """What does the attempts: this process, or Ray, which is being started while the caller goes on."""
+    if debug:
+        from god_ray.runtime.inline import fit as fit_inline
+
+        yield lambda: fit_inline
         return
-    grown = manifest.num_rows > int(record["num_rows"])
-    raise ResumeRefused(
-        f"data of run {record['name']} changed: {record['num_rows']} rows, now {manifest.num_rows}.",
-        "A resumed run must see every row of every epoch exactly once, in the order it began with.",
-        "start a new run on the grown data with init_from: this run's folder."
-        if grown
-        else "put the files back as they were, or start a new run.",
-    )
+    from god_ray.runtime.cluster import connecting
+
+    with connecting(assignment.spec) as variables:
+
+        def fit_on_ray() -> Fit:
+            from god_ray.runtime.trainer import fit
+
+            return partial(fit, variables())
+
+        yield fit_on_ray
 
 
 def _drive(
-    assignment: Assignment, folder: RunFolder, workers: int, debug: bool, watch: Watch | None
+    assignment: Assignment, folder: RunFolder, workers: int, host: Host, watch: Watch | None
 ) -> Result:
-    from god_ray.runtime.cluster import connected
     from god_ray.runtime.driver import drive
 
-    with folder.drive():
-        watching = watch(folder, assignment.num_steps) if watch else nullcontext()
-        if debug:
-            from god_ray.runtime.inline import fit as fit_inline
-
-            with watching:
-                ended = drive(assignment, folder, 1, fit_inline)
-        else:
-            # Importing torch and starting Ray take seconds each; neither needs the other.
-            threading.Thread(target=import_module, args=("god_ray.runtime.trainer",)).start()
-            with watching, connected(assignment.spec) as variables:
-                from god_ray.runtime.trainer import fit
-
-                ended = drive(assignment, folder, workers, partial(fit, variables))
+    with folder.drive(), watch(folder, assignment.num_steps) if watch else nullcontext():
+        ended = drive(assignment, folder, workers, host())
     return _result(folder, ended.state, ended.reason, ended.outcome, ended.checkpoint, ended.failure)
 
 

@@ -25,8 +25,11 @@ _KERNEL = "does not have a deterministic implementation"
 
 
 def try_leaf(assignment: Assignment) -> None:
-    """For `train`, before anything is created. Not compiled: what can be wrong shows without."""
-    plain = assignment.with_spec(assignment.spec.model_copy(update={"compile": False}))
+    """For `train`, before anything is created. Not compiled, on any processor: what can be wrong shows so."""
+    any_processor = assignment.spec.determinism.model_copy(update={"isa": None})
+    plain = assignment.with_spec(
+        assignment.spec.model_copy(update={"compile": False, "determinism": any_processor})
+    )
     attempt = Attempt(plain)
     try:
         attempt.build()

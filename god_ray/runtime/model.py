@@ -7,7 +7,6 @@ lists.
 
 from __future__ import annotations
 
-import math
 import random
 import warnings
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import RunNotFound, UserError
 from god_ray.loop.seeding import BUILD, seed_generators
 from god_ray.recipe import load_recipe
+from god_ray.runtime.best import best_step
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.spec import RunSpec
 
@@ -62,7 +62,7 @@ def export(folder: RunFolder, out: Path, step: int | None = None, best: bool = F
             f"{out} is a folder.", "The weights go into one file.", f"--to {out / 'model.safetensors'}"
         )
     spec, store = _open(folder)
-    chosen, skipped = (best_step(store, spec), []) if best else _choose(folder, store, step)
+    chosen, skipped = (_best(store, spec), []) if best else _choose(folder, store, step)
     path = export_weights(store, chosen, lambda: _build(spec), out)
     meta = store.meta(chosen)
     return Exported(path, chosen, str(meta["digest"]), meta.get("eval"), skipped)
@@ -83,8 +83,7 @@ def _choose(folder: RunFolder, store: CheckpointStore, step: int | None) -> tupl
     return step, []
 
 
-def best_step(store: CheckpointStore, spec: RunSpec) -> int:
-    """The checkpoint that is best by `checkpoint.keep_best`; the earlier of equals, never a NaN."""
+def _best(store: CheckpointStore, spec: RunSpec) -> int:
     rule = spec.checkpoint.keep_best
     if rule is None:
         raise UserError(
@@ -92,14 +91,12 @@ def best_step(store: CheckpointStore, spec: RunSpec) -> int:
             "It has no checkpoint.keep_best.",
             "use --step N, or add checkpoint.keep_best to the spec of the next run.",
         )
-    values = {step: (store.meta(step).get("eval") or {}).get(rule.metric) for step in store.steps()}
-    usable = {s: v for s, v in values.items() if isinstance(v, int | float) and not math.isnan(v)}
-    if not usable:
+    step = best_step(store, rule)
+    if step is None:
         raise RunNotFound(
             f"no checkpoint has a value of {rule.metric}.", "", "leave --best out for the newest checkpoint."
         )
-    sign = -1 if rule.mode == "max" else 1
-    return min(usable, key=lambda step: (sign * usable[step], step))
+    return step
 
 
 def _open(folder: RunFolder) -> tuple[RunSpec, CheckpointStore]:

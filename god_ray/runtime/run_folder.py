@@ -15,12 +15,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import time
-from typing import Any
+from time import monotonic, sleep, time
+from typing import Any, TextIO
 
 from god_ray.errors import Bug, RunExists, RunNotFound, UserError
 
 FORMAT = 1
+DRIVER_LOCK_S = 1.0
 FINAL = ("STOPPED", "SUCCEEDED", "FAILED")
 _MOVES: dict[str, tuple[str, ...]] = {
     "QUEUED": ("STARTING", "STOPPED", "FAILED"),
@@ -126,15 +127,13 @@ class RunFolder:
     def drive(self) -> Iterator[None]:
         """Hold the run as its driver. Raises UserError if another process does."""
         with (self.path / ".driver.lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _takes(file):
                 file.seek(0)
                 raise UserError(
                     f"run {self.name} is being driven by {file.read().strip() or 'another process'}.",
                     "One process leads a run at a time.",
                     "wait for it, or stop it with Ctrl-C there.",
-                ) from None
+                )
             file.truncate(0)
             file.write(f"pid {os.getpid()} on {socket.gethostname()}")
             file.flush()
@@ -150,6 +149,19 @@ class RunFolder:
         except BlockingIOError:
             return True
         return False
+
+
+def _takes(file: TextIO) -> bool:
+    """Take the driver's lock. `is_driven` holds it for microseconds: do not mistake that for a driver."""
+    deadline = monotonic() + DRIVER_LOCK_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if monotonic() > deadline:
+                return False
+            sleep(0.01)
 
 
 @contextmanager

@@ -7,13 +7,13 @@ thread is raised at the loop's next call, so a full disk ends the run with the p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from god_ray.checkpoint.state import Snapshot
 from god_ray.checkpoint.store import CheckpointStore
+from god_ray.runtime.best import best_step
 from god_ray.spec.progress import Checkpoint
 
 
@@ -62,19 +62,9 @@ class BackgroundCheckpoints:
         return step
 
     def _best(self) -> set[int]:
-        """The step whose evaluation is best by `keep_best`; the earlier one of equals, never a NaN."""
-        rule = self.policy.keep_best
-        if rule is None:
-            return set()
-        found: tuple[float, int] | None = None
-        for step in self.store.steps():
-            value = (self.store.meta(step).get("eval") or {}).get(rule.metric)
-            if not isinstance(value, int | float) or math.isnan(value):
-                continue
-            key = -value if rule.mode == "max" else value
-            if found is None or key < found[0]:
-                found = (key, step)
-        return set() if found is None else {found[1]}
+        """The best one stays, however old it is."""
+        step = best_step(self.store, self.policy.keep_best)
+        return set() if step is None else {step}
 
 
 class NoCheckpoints:

@@ -15,7 +15,7 @@ from time import strftime
 from typing import Any
 
 from god_ray.errors import GodRayError, RunExists, RunFailed, UserError
-from god_ray.runtime.cluster import connected, require_room
+from god_ray.runtime.cluster import connecting, require_room
 from god_ray.spec import RunSpec, Sweep, load
 from god_ray.sweep.ranking import Row, ranked
 
@@ -67,7 +67,8 @@ def run(spec: str, overrides: tuple[str, ...], default_storage: str | None, say:
     }
     workers = loaded.spec.workers.model_copy(update={"min": 1, "max": 1})
     one = loaded.spec.model_copy(update={"workers": workers})
-    with connected(one):
+    with connecting(one) as connection:
+        connection()
         require_room(one, 1)
         _create(folder)
         from god_ray.sweep.tuning import search

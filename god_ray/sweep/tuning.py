@@ -200,7 +200,7 @@ class _Stop(_NoStop):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Tune's own words and its files for other tools: `say` and the rows hold what there is to know."""
+    """Without Tune's own words and its files for other tools: `say` and the rows hold all there is to know."""
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     before = {name: os.environ.get(name) for name in QUIET}
     os.environ.update(QUIET)
