@@ -30,13 +30,14 @@ def sweep(
 ) -> None:
     """Run a spec many times with other values, and name the best."""
     from god_ray.cli.exits import STOPPED
+    from god_ray.cli.train import prints_on_stderr
     from god_ray.sweep import search
 
     given = {"name": name, "storage": str(storage) if storage else None}
     overrides = [*(changes or ()), *(f"{key}={json.dumps(text)}" for key, text in given.items() if text)]
-    swept = search.run(
-        spec, tuple(overrides), os.environ.get(STORAGE_VARIABLE), lambda text: typer.echo(text, err=True)
-    )
+    storage_default = os.environ.get(STORAGE_VARIABLE)
+    with prints_on_stderr():
+        swept = search.run(spec, tuple(overrides), storage_default, lambda text: typer.echo(text, err=True))
     for line in _table(swept):
         typer.echo(line, err=True)
     if as_json:

@@ -8,7 +8,6 @@ seen enough, the run stops at the next step boundary with a checkpoint. A failed
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -20,9 +19,8 @@ from ray.tune import Trainable
 from god_ray.errors import Bug, GodRayError
 from god_ray.loop.request import Request
 from god_ray.monitor.ledger import Ledger
-from god_ray.runtime import control, numerics
+from god_ray.runtime import control
 from god_ray.runtime.run_folder import RunFolder
-from god_ray.spec import load
 from god_ray.sweep.ranking import score
 
 if TYPE_CHECKING:
@@ -46,8 +44,6 @@ class Trial(Trainable):  # type: ignore[misc]  # Ray has no types
         values = config["values"] | own | {"workers.min": 1, "workers.max": 1}
         drawn = (f"{key}={json.dumps(value)}" for key, value in values.items())
         self.spec, self.overrides = order["spec"], (*order["overrides"], *drawn)
-        # torch reads these when it is loaded, which `_train` does.
-        os.environ.update(numerics.environment(load(self.spec, self.overrides).spec))
         self.folder: RunFolder | None = None
         self.num_steps = 0
         self.follower: Follower | None = None

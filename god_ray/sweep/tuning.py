@@ -34,6 +34,7 @@ QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
 }
 
 
@@ -200,7 +201,7 @@ class _Stop(_NoStop):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Tune's own words and its files for other tools: `say` and the rows hold all there is to know."""
+    """Without Tune's own words and its files for other tools: `say` and the rows hold all of it."""
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     before = {name: os.environ.get(name) for name in QUIET}
     os.environ.update(QUIET)
