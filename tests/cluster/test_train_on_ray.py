@@ -1,0 +1,232 @@
+"""Whole runs on real Ray: a TorchTrainer's workers give the bits of `--debug`, whatever happens to them.
+
+What happens to workers in every detail is tried in tests/laws, without Ray. Here: that Ray does its part.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray.train
+from laws.crew import DEBUG, TESTS, Crew, happened, ledger
+from ruamel.yaml import YAML
+
+from god_ray import api
+from god_ray.api import Result
+from god_ray.checkpoint.store import CheckpointStore
+from god_ray.loop.request import Request
+from god_ray.monitor.ledger import Ledger
+from god_ray.plan import epoch_checksum
+from god_ray.runtime import control
+from god_ray.runtime.run_folder import RunFolder
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+DEADLINE_S = 90.0
+ROWS, BATCH, EPOCHS = 70, 16, 4
+_names = count()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s until {what}"
+        threading.Event().wait(0.02)
+
+
+class Gates:
+    """Updates at which the run waits for the test; all are opened when the test is over."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = {step: folder / f"gate-{step}" for step in range(1, 21)}
+
+    def config(self, *steps: int) -> dict[str, str]:
+        return {str(step): str(self.paths[step]) for step in steps}
+
+    def reached(self, folder: RunFolder, step: int) -> None:
+        """All workers have exchanged the gradients of the gate's step: the one before is published."""
+        until(lambda: len(list(Ledger.read(folder.ledger))) >= step - 1, f"step {step - 1} is published")
+
+    def open(self, *steps: int) -> None:
+        for step in steps:
+            self.paths[step].touch()
+
+
+@pytest.fixture
+def spec_of(crew: Crew, quick_disk: Path, rows_of: Callable[..., str]) -> Callable[..., dict[str, Any]]:
+    def spec(gates: dict[str, str] | None = None, workers: int = 2) -> dict[str, Any]:
+        return {
+            "recipe": str(TESTS / "recipes" / "gated.py"),
+            "config": {"model": "batch_norm", "transform": True, "gates": gates or {}},
+            "data": {"train": rows_of(ROWS, 2, 10), "eval": rows_of(21, seed=1)},
+            "batch_size": BATCH,
+            "epochs": EPOCHS,
+            "seed": 5,
+            "clip_norm": 1.0,
+            "workers": workers,
+            "name": f"ray-{os.getpid()}-{next(_names)}",
+            "storage": str(quick_disk / "runs"),
+            "determinism": {"isa": crew.isa, "digest_every": 1},
+            "checkpoint": {"every_s": None, "every_steps": 3},
+        }
+
+    return spec
+
+
+_reference: list[dict[str, Any]] = []
+
+
+@pytest.fixture
+def reference(crew: Crew, spec_of: Callable[..., dict[str, Any]]) -> list[dict[str, Any]]:
+    """The ledger of the run in one process, without Ray."""
+    if not _reference:
+        result, _ = crew.train(spec_of(), DEBUG)
+        assert result.state == "SUCCEEDED"
+        _reference.extend(happened(result))
+    return _reference
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Iterator[Gates]:
+    gates = Gates(tmp_path)
+    yield gates
+    gates.open(*gates.paths)
+
+
+@pytest.fixture
+def background(gates: Gates) -> Iterator[ThreadPoolExecutor]:
+    """Where the run is driven, beside the test; its gates are open before it is waited for."""
+    pool = ThreadPoolExecutor(1)
+    yield pool
+    gates.open(*gates.paths)
+    pool.shutdown()
+
+
+def same(result: Result, reference: list[dict[str, Any]]) -> None:
+    """Gap-free, each step once, each number of each step."""
+    assert result.state == "SUCCEEDED", result.failure
+    for ours, theirs in zip(happened(result), reference, strict=True):
+        assert ours == theirs, f"step {theirs['step']}"
+    for epoch in range(EPOCHS):
+        sums = [int(r["row_checksum"]) for r in ledger(result) if r["epoch"] == epoch]
+        assert sum(sums) % 2**64 == epoch_checksum(ROWS)
+
+
+def folder_of(spec: dict[str, Any]) -> RunFolder:
+    return RunFolder(Path(spec["storage"]) / spec["name"])
+
+
+def pids(folder: RunFolder, generation: int) -> list[int]:
+    until((folder.path / "run.json").exists, "the run is there")
+    until(lambda: folder.read().get("generation") == generation, f"generation {generation} trains")
+    return [worker["pid"] for worker in folder.read()["workers"]]
+
+
+def test_the_bits_of_debug_and_a_checkpoint_for_ray_users(
+    spec_of: Callable[..., dict[str, Any]], reference: list[dict[str, Any]]
+) -> None:
+    """Two workers, rows carried by Ray Data (the default); `Result.checkpoint` opens as Ray's own."""
+    result = api.train(spec_of())
+    same(result, reference)
+    assert result.metrics == reference[-1]["eval"]
+    record = RunFolder(result.folder).read()
+    assert [w["lanes"] for w in record["workers"]] == [[0, 2], [2, 4]]
+    assert len({w["pid"] for w in record["workers"]} | {os.getpid()}) == 3
+    assert isinstance(result.checkpoint, ray.train.Checkpoint)
+    with result.checkpoint.as_directory() as path:
+        assert Path(path).name == f"step-{len(reference):08d}"
+        store = CheckpointStore(Path(path).parent, 0)
+        snapshot, meta = store.load(len(reference))
+    assert snapshot.digest() == meta["digest"] == result.digest
+
+
+def test_one_worker_and_then_all_are_killed(
+    spec_of: Callable[..., dict[str, Any]],
+    reference: list[dict[str, Any]],
+    background: ThreadPoolExecutor,
+    gates: Gates,
+) -> None:
+    """Ray starts them again, from the checkpoint: the same bits, every step once, three generations."""
+    spec = spec_of(gates.config(8, 14))
+    folder = folder_of(spec)
+    run: Future[Result] = background.submit(api.train, spec)
+    first = pids(folder, 1)
+    gates.reached(folder, 8)
+    os.kill(first[1], signal.SIGKILL)
+    gates.open(8)
+    second = pids(folder, 2)
+    gates.reached(folder, 14)
+    for pid in second:
+        os.kill(pid, signal.SIGKILL)
+    gates.open(14)
+    result = run.result(DEADLINE_S)
+    same(result, reference)
+    record = folder.read()
+    assert record["generation"] == 3
+    assert record["recoveries"] == 2
+    assert len(record["attempts"]) == 1, "it was Ray's restart"
+    assert not set(first) & set(second)
+    assert [r["generation"] for r in ledger(result)] == [1] * 7 + [2] * 6 + [3] * 7
+
+
+def test_resized_while_it_runs(
+    spec_of: Callable[..., dict[str, Any]],
+    reference: list[dict[str, Any]],
+    background: ThreadPoolExecutor,
+    gates: Gates,
+) -> None:
+    """Asked for three workers in step 7, the run goes on with three after it."""
+    spec = spec_of(gates.config(7))
+    folder = folder_of(spec)
+    run: Future[Result] = background.submit(api.train, spec)
+    pids(folder, 1)
+    gates.reached(folder, 7)
+    control.send(folder.control, Request("resize", 3))
+    gates.open(7)
+    result = run.result(DEADLINE_S)
+    same(result, reference)
+    assert [r["num_workers"] for r in ledger(result)] == [2] * 8 + [3] * 12
+    assert [a["workers"] for a in folder.read()["attempts"]] == [2, 3]
+
+
+def test_the_driver_is_killed(
+    spec_of: Callable[..., dict[str, Any]],
+    reference: list[dict[str, Any]],
+    gates: Gates,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """`god-ray train` with a Ray of its own, SIGKILLed; its workers go; resumed here with another size."""
+    spec = spec_of(gates.config(8))
+    file = tmp_path / "run.yaml"
+    YAML().dump(spec, file)
+    command = [sys.executable, "-m", "god_ray", "train", str(file)]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    driver = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    folder = folder_of(spec)
+    workers = pids(folder, 1)
+    gates.reached(folder, 8)
+    ray_of_its_own = psutil.Process(driver.pid).children(recursive=True)
+    driver.kill()
+    driver.wait()
+    request.addfinalizer(
+        lambda: [p.kill() for p in ray_of_its_own if p.is_running()]
+    )  # it takes a minute to go
+    assert not folder.is_driven()
+    assert folder.read()["state"] == "RUNNING"
+    until(lambda: not any(psutil.pid_exists(pid) for pid in workers), "the dead driver's workers are gone")
+    gates.open(8)
+    result = api.resume(spec["name"], Path(spec["storage"]), workers=3)
+    same(result, reference)
+    assert {r["num_workers"] for r in ledger(result)} == {2, 3}
