@@ -43,6 +43,7 @@ class Step:
         self.plan, self.feed, self.runner, self.exchange, self.audit = plan, feed, runner, exchange, audit
         self.optimizer, self.schedule, self.clip_norm = optimizer, schedule, clip_norm
         self.lo, self.hi = exchange.ranges[rank]
+        self.strided = [i for i, p in enumerate(runner.parameters) if not p.is_contiguous()]
 
     def run(
         self, cursor: Cursor, told: Said, agreed: Callable[[], None] = lambda: None
@@ -151,9 +152,10 @@ class Step:
     def _apply(self, reduced: Reduced, weight: float, num_rows: int) -> float | None:
         parameters = self.runner.parameters
         present = reduced.notes["present"].any(axis=0).tolist()
+        reduced.divide(weight)
         for parameter, gradient, there in zip(parameters, reduced.tensors, present):
             parameter.grad = gradient if there else None
-        reduced.divide(weight)
+        self._lay_out(parameters)
         buffers = self.runner.buffers
         if buffers.templates or buffers.other_bytes:
             changed = reduced.notes["changed"].any(axis=0)
@@ -163,6 +165,13 @@ class Step:
         if self.schedule is not None:
             self.schedule.step()
         return norm
+
+    def _lay_out(self, parameters: Sequence[Tensor]) -> None:
+        """Fused optimizers walk raw memory: a gradient must lie as its parameter does (channels_last)."""
+        for parameter in (parameters[i] for i in self.strided):
+            gradient = parameter.grad
+            if gradient is not None and gradient.stride() != parameter.stride():
+                parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
     def _clip(self, parameters: Sequence[Tensor]) -> float | None:
         if self.clip_norm is None:
