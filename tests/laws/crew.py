@@ -150,6 +150,12 @@ class Crew:
             raise value
         return value
 
+    def renew(self) -> None:
+        """The next run gets processes that have done nothing yet."""
+        for member in self._members.values():
+            member.pipe.close()
+        self._members.clear()
+
     # ---- the driver's `fit`
 
     @contextmanager
