@@ -81,7 +81,7 @@ class Loop:
         self.journal, self.checkpoints, self.control, self.reporter = journal, checkpoints, control, reporter
         self.plan: DataPlan = step.plan
         self.pending: dict[str, Any] | None = None
-        self.metrics: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = dict(state.extra.get("metrics", {}))
         self.digest = ""
         self.told = Said()
         self.saved_at = monotonic()
@@ -89,10 +89,19 @@ class Loop:
 
     def run(self, cursor: Cursor) -> Outcome:
         """Train from `cursor` to the last step, an early stop or a command."""
+        try:
+            return self._run(cursor)
+        except RunFailed:
+            self.checkpoints.drain()  # what failed does not take along the checkpoint before it
+            raise
+
+    def _run(self, cursor: Cursor) -> Outcome:
         self.step.feed.start(cursor, range(self.step.lo, self.step.hi))
+        if cursor.step < self.policy.num_steps and self._stops_early():
+            return self._close(self._outcome("succeeded", self._stops_early(), cursor))
         while cursor.step < self.policy.num_steps:
             self._ask()
-            reduced, record = self._step(cursor)
+            reduced, record = self.step.run(cursor, self.told, self._publish)
             self._report(reduced)
             cursor = self.plan.cursor_at(cursor.step + 1)
             self.pending = record
@@ -100,14 +109,6 @@ class Loop:
             if outcome is not None:
                 return self._close(outcome)
         return self._close(self._outcome("succeeded", "all steps done", cursor))
-
-    def _step(self, cursor: Cursor) -> tuple[Reduced, dict[str, Any]]:
-        """The step, and the publication of the one before, which a step that fails does not take along."""
-        try:
-            return self.step.run(cursor, self.told, self._publish)
-        except RunFailed:
-            self.checkpoints.drain()
-            raise
 
     def _ask(self) -> None:
         """What this worker tells the others in the next step."""
@@ -130,9 +131,8 @@ class Loop:
         better, outcome = False, None
         if self._evaluation_due(cursor, last):
             better = self._evaluate()
-            if self.stop_when is not None and self.stop_when.exhausted and not last:
-                rule = self.stop_when
-                outcome = ("succeeded", f"stop_when: no better {rule.metric} in {rule.patience} evaluations")
+            if self._stops_early() and not last:
+                outcome = ("succeeded", self._stops_early())
         if request and not last:
             kind = "stopped" if request == STOP else "resize"
             outcome = outcome or (kind, "asked to stop" if request == STOP else "asked to resize")
@@ -154,6 +154,13 @@ class Loop:
         if outcome is None:
             return None
         return self._outcome(outcome[0], outcome[1], cursor, _asked_workers(reduced))
+
+    def _stops_early(self) -> str:
+        """Why, or "". Also true where a run is resumed that was killed after its early stop."""
+        rule = self.stop_when
+        if rule is None or not rule.exhausted:
+            return ""
+        return f"stop_when: no better {rule.metric} in {rule.patience} evaluations"
 
     def _request(self, reduced: Reduced) -> int:
         """What the leader was asked for; a resize to the size that there is asks for nothing."""
@@ -191,7 +198,7 @@ class Loop:
             name: best.state()
             for name, best in (("stop_when", self.stop_when), ("keep_best", self.keep_best))
             if best is not None
-        }
+        } | {"metrics": self.metrics}
         snapshot: Callable[[], Any] = lambda: capture(self.state)  # noqa: E731
         self.checkpoints.save(cursor.step, snapshot, meta)
         self.saved_at = monotonic()
