@@ -8,6 +8,7 @@ back as they were.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -49,6 +50,7 @@ class Evaluation:
                     self._leaf(seed, step, lane, mine.setdefault(lane, {}))
         for module, training in modes:
             module.training = training
+        self.runner.buffers.reset()
         return self._reduce(mine)
 
     def _leaf(self, seed: int, step: int, lane: int, sums: Sums) -> None:
@@ -60,6 +62,7 @@ class Evaluation:
         if self.runner.device.type != "cpu":
             batch = {k: v.to(self.runner.device) for k, v in batch.items()}
         num_rows = len(data.rows)
+        self.runner.buffers.reset()  # a forward pass may change buffers in evaluation mode too
         metrics = self.recipe.metrics
         values = {} if metrics is None else _mapping(metrics(self.recipe.model, batch))
         if "loss" not in values:
@@ -81,7 +84,7 @@ class Evaluation:
             parts = [lanes[lane].get(name) for lane in sorted(lanes)]
             total = fold_floats([None if p is None else p[0] for p in parts]) or 0.0
             count = fold_floats([None if p is None else p[1] for p in parts]) or 0.0
-            result[name] = int(total) if name == "num_rows" else total / count
+            result[name] = int(total) if name == "num_rows" else total / count if count else math.nan
         return result
 
 
