@@ -24,9 +24,16 @@ def send(folder: Path, request: Request) -> None:
     temporary.replace(folder / "request.json")
 
 
-def clear(folder: Path) -> None:
-    """Forget the command: it has been applied, or its run has ended."""
-    (folder / "request.json").unlink(missing_ok=True)
+def clear(folder: Path, applied: Request | None = None) -> None:
+    """Forget the command: its run has ended, or it has been `applied`; one that came after that one stays."""
+    path = folder / "request.json"
+    if applied is None or (path.exists() and _read(path) == applied):
+        path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Request:
+    said = json.loads(path.read_text())
+    return Request(str(said["kind"]), int(said["workers"]))
 
 
 class FileControl:
@@ -44,8 +51,7 @@ class FileControl:
         if (status.st_mtime_ns, status.st_ino) == self._seen:
             return None
         self._seen = (status.st_mtime_ns, status.st_ino)
-        said = json.loads(self._path.read_text())
-        return Request(str(said["kind"]), int(said["workers"]))
+        return _read(self._path)
 
 
 class NoControl:

@@ -49,13 +49,14 @@ def drive(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> 
         attempts = [*record.get("attempts", []), {"workers": workers, "started_at": round(time(), 3)}]
         folder.update(attempts=attempts)
         ended, resize_to = _attempt(assignment, folder, workers, fit)
-        control.clear(folder.control)
         if resize_to:
+            control.clear(folder.control, Request("resize", resize_to))
             folder.move("RESIZING", f"from {workers} to {resize_to} workers")
             workers = resize_to
             continue
+        control.clear(folder.control)
+        folder.update(result=ended.outcome)  # first: a final state without its result could not be told
         folder.move(ended.state, ended.reason)
-        folder.update(result=ended.outcome)
         return ended
 
 
