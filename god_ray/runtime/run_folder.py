@@ -12,7 +12,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep, time
@@ -101,10 +101,13 @@ class RunFolder:
 
     def update(self, **fields: Any) -> dict[str, Any]:
         """Change fields of the record, atomically and one writer at a time."""
+        return self._change(lambda _: fields)
+
+    def _change(self, fields_after: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         with _locked(self.path / ".record.lock"):
             target = self.path / "run.json"
             record = json.loads(target.read_text()) if target.exists() else {"format": FORMAT}
-            record |= fields
+            record |= fields_after(record)
             temporary = self.path / ".run.json.tmp"
             with temporary.open("w") as file:
                 json.dump(record, file, indent=1)
@@ -116,12 +119,19 @@ class RunFolder:
 
     def move(self, state: str, reason: str) -> None:
         """Enter `state`, if the table allows it."""
-        before = self.read()
-        old = before.get("state")
-        if old is not None and state != old and state not in _MOVES[old]:
-            raise Bug(f"run {self.name} cannot go from {old} to {state}: {reason}.", before.get("reason", ""))
-        ended = {"ended_at": round(time(), 3)} if state in FINAL else {"ended_at": None}
-        self.update(state=state, reason=reason, **ended)
+
+        def moved(before: dict[str, Any]) -> dict[str, Any]:
+            old = before.get("state")
+            if old is not None and state != old and state not in _MOVES[old]:
+                why = before.get("reason", "")
+                raise Bug(f"run {self.name} cannot go from {old} to {state}: {reason}.", why)
+            return {
+                "state": state,
+                "reason": reason,
+                "ended_at": round(time(), 3) if state in FINAL else None,
+            }
+
+        self._change(moved)
 
     @contextmanager
     def drive(self) -> Iterator[None]:
