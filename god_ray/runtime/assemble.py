@@ -92,6 +92,11 @@ def restore_newest(local: Local, group: Group, store: CheckpointStore) -> Found 
     return found
 
 
+def origin(found: Found | None) -> str:
+    """Where training begins, and which damaged checkpoints were passed over: the end of a state's reason."""
+    return "" if found is None else "; passed over ".join([f" from step {found.step}", *found.skipped])
+
+
 def initialise(model: nn.Module, source: Path) -> None:
     """Weights from a run, a checkpoint folder or a safetensors file; strict. Raises CheckpointError."""
     if source.is_file():

@@ -17,7 +17,14 @@ from god_ray.checkpoint.store import CheckpointStore
 from god_ray.loop.ports import Reporter
 from god_ray.monitor.ledger import Ledger
 from god_ray.runtime import numerics
-from god_ray.runtime.assemble import Ports, agree_on_fingerprint, assemble, build_local, restore_newest
+from god_ray.runtime.assemble import (
+    Ports,
+    agree_on_fingerprint,
+    assemble,
+    build_local,
+    origin,
+    restore_newest,
+)
 from god_ray.runtime.assignment import Assignment
 from god_ray.runtime.control import FileControl
 from god_ray.runtime.run_folder import RunFolder
@@ -32,6 +39,13 @@ def fit(assignment: Assignment, folder: RunFolder, workers: int) -> tuple[dict[s
 
 def run(assignment: Assignment, folder: RunFolder, reporter: Reporter | None = None) -> dict[str, Any]:
     """Train here until the outcome. Raises what a worker would raise, directly."""
+    try:
+        return _run(assignment, folder, reporter or NoReporter())
+    finally:
+        numerics.unpin()
+
+
+def _run(assignment: Assignment, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
     group = Solo()
     device = torch.device("cuda" if assignment.spec.workers.gpus and torch.cuda.is_available() else "cpu")
     local = build_local(assignment, device)
@@ -41,20 +55,12 @@ def run(assignment: Assignment, folder: RunFolder, reporter: Reporter | None = N
     store = CheckpointStore(folder.checkpoints, generation, run=record["id"])
     found = restore_newest(local, group, store)
     meta = {"fingerprint": fingerprint, "run": folder.name}
-    ledger = Ledger.open_writer(folder.ledger, exact=assignment.spec.determinism.mode == "bitwise")
-    ports = Ports(
-        ledger,
-        BackgroundCheckpoints(store, assignment.spec.checkpoint, meta, ledger.sync),
-        FileControl(folder.control),
-        reporter or NoReporter(),
-    )
-    loop = assemble(local, group, ports, found, generation)
-    folder.move("RUNNING", "training in one process")
-    me = {"id": f"w{generation}-0", "pid": os.getpid(), "node": socket.gethostname(), "rank": 0}
-    workers = [me | {"lanes": [0, assignment.spec.lanes]}]
-    folder.update(generation=generation, fingerprint=fingerprint, workers=workers)
-    try:
+    with Ledger.open_writer(folder.ledger, exact=assignment.spec.determinism.mode == "bitwise") as ledger:
+        saves = BackgroundCheckpoints(store, assignment.spec.checkpoint, meta, ledger.sync)
+        ports = Ports(ledger, saves, FileControl(folder.control), reporter)
+        loop = assemble(local, group, ports, found, generation)
+        folder.move("RUNNING", f"training in one process{origin(found)}")
+        me = {"id": f"w{generation}-0", "pid": os.getpid(), "node": socket.gethostname(), "rank": 0}
+        workers = [me | {"lanes": [0, assignment.spec.lanes]}]
+        folder.update(generation=generation, fingerprint=fingerprint, workers=workers)
         return asdict(loop.run(assignment.plan().cursor_at(0 if found is None else found.step)))
-    finally:
-        ledger.close()
-        numerics.unpin()

@@ -34,6 +34,7 @@ from god_ray.runtime.assemble import (
     agree_on_state,
     assemble,
     build_local,
+    origin,
     restore_newest,
 )
 from god_ray.runtime.assignment import Assignment
@@ -118,7 +119,7 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
     ports = _ports(local, folder, store, group.rank == 0, fingerprint)
     try:
         loop = assemble(local, group, ports, found, generation)
-        _announce(local, folder, group, generation, fingerprint)
+        _announce(local, folder, group, generation, fingerprint, f"training{origin(found)}")
         return asdict(loop.run(local.assignment.plan().cursor_at(0 if found is None else found.step)))
     finally:
         ports.journal.close()
@@ -143,7 +144,12 @@ def _ports(
 
 
 def _announce(
-    local: Local, folder: RunFolder, group: Group, generation: int, fingerprint: dict[str, str]
+    local: Local,
+    folder: RunFolder,
+    group: Group,
+    generation: int,
+    fingerprint: dict[str, str],
+    doing: str,
 ) -> None:
     """The leader writes down who trains."""
     me = {
@@ -158,7 +164,7 @@ def _announce(
     if group.rank == 0:
         before = folder.read()
         recovered = before.get("state") == "RUNNING"
-        folder.move("RUNNING", "training")
+        folder.move("RUNNING", doing)
         folder.update(
             generation=generation,
             fingerprint=fingerprint,

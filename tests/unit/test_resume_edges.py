@@ -1,0 +1,95 @@
+"""Runs that were killed where little was left to do, and what a driver must not forget or take along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from small_runs import RECIPE, STEPS, project, trained
+
+from god_ray import api
+from god_ray.errors import RecipeError
+from god_ray.loop.request import Request
+from god_ray.monitor.ledger import Ledger
+from god_ray.runtime import control, inline
+from god_ray.runtime.run_folder import RunFolder
+
+CONSTANT = {"config": {"lr": 0.0}, "stop_when": {"metric": "accuracy", "mode": "max", "patience": 1}}
+
+
+def killed_before_its_final_state(run: RunFolder) -> None:
+    """As SIGKILL leaves it between the last checkpoint and the driver's last words."""
+    run.update(state="RUNNING", reason="training", result=None)
+
+
+@pytest.mark.parametrize(("changes", "step"), [(CONSTANT, 14), ({}, STEPS)])
+def test_a_run_that_had_ended_ends_where_it_had(tmp_path: Path, changes: dict[str, Any], step: int) -> None:
+    """By its early stop, or by its last step: not one step more, and the same result."""
+    spec = project(tmp_path, **changes)
+    first = api.train(spec, debug=True, name="a", storage=str(tmp_path / "runs"))
+    assert (first.state, first.step) == ("SUCCEEDED", step)
+    killed_before_its_final_state(RunFolder(first.folder))
+    again = api.resume("a", tmp_path / "runs", debug=True)
+    assert again == first
+    assert again.metrics["num_rows"] == 13
+
+
+def test_only_the_command_that_was_applied_is_forgotten(tmp_path: Path) -> None:
+    control.send(tmp_path, Request("stop"))
+    control.clear(tmp_path, Request("resize", 3))
+    assert control.FileControl(tmp_path).poll() == Request("stop")
+    control.clear(tmp_path, Request("stop"))
+    control.clear(tmp_path, Request("stop"))
+    assert control.FileControl(tmp_path).poll() is None
+
+
+def test_a_damaged_checkpoint_is_named_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(project(tmp_path), tmp_path / "runs", "a")
+    killed_before_its_final_state(run)
+    (run.checkpoints / "step-00000021" / "model.safetensors").write_bytes(b"")
+    said, move = [], RunFolder.move
+
+    def moved(folder: RunFolder, state: str, reason: str) -> None:
+        said.append(reason)
+        move(folder, state, reason)
+
+    monkeypatch.setattr(RunFolder, "move", moved)
+    assert api.resume("a", tmp_path / "runs", debug=True).state == "SUCCEEDED"
+    assert "from step 20; passed over step-00000021: model.safetensors" in said[1]
+
+
+def test_evaluation_leaves_the_buffers_alone(tmp_path: Path) -> None:
+    """A module that counts its calls, in evaluation too."""
+    counting = RECIPE.replace(
+        "def loss(",
+        "class Counts(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('calls', torch.zeros(()))\n\n"
+        "    def forward(self, x):\n"
+        "        self.calls += 1\n"
+        "        return x\n\n\n"
+        "def loss(",
+    ).replace("torch.nn.ReLU()", "Counts()")
+    calls = []
+    for every in (1, 100):
+        spec = project(tmp_path / str(every), counting, eval={"every": every})
+        run = trained(spec, tmp_path / "runs", f"every-{every}")
+        calls.append(load_file(run.checkpoints / "step-00000021" / "model.safetensors")["1.calls"])
+    assert calls[0] == calls[1] == STEPS
+
+
+def test_a_run_that_cannot_begin_lets_go_of_its_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RecipeError("no")
+
+    monkeypatch.setattr(inline, "assemble", fails)
+    result = api.train(project(tmp_path), debug=True, name="a", storage=str(tmp_path / "runs"))
+    assert result.state == "FAILED"
+    Ledger.open_writer(result.folder / "ledger", patience_s=0).close()
