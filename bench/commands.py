@@ -59,7 +59,7 @@ def god_ray(folder: Path, spec: dict[str, Any]) -> Command:
     (folder / "run.yaml").write_text(json.dumps(spec))
     arguments = [
         "-m",
-        "god_ray.cli",
+        "god_ray",
         "train",
         str(folder / "run.yaml"),
         "--name",

@@ -175,12 +175,12 @@ def _host(assignment: Assignment, debug: bool) -> Iterator[Host]:
         return
     from god_ray.runtime.cluster import connecting
 
-    with connecting(assignment.spec) as variables:
+    with connecting(assignment.spec) as connection:
 
         def fit_on_ray() -> Fit:
             from god_ray.runtime.trainer import fit
 
-            return partial(fit, variables())
+            return partial(fit, connection())
 
         yield fit_on_ray
 

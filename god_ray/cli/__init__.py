@@ -13,7 +13,21 @@ from typing import Annotated
 
 import typer
 
-from god_ray.cli import check, exit_code, export, init, ledger, ls, resume, status, train, verify
+from god_ray.cli import (
+    check,
+    exit_code,
+    export,
+    init,
+    ledger,
+    ls,
+    resume,
+    scale,
+    status,
+    submit,
+    sweep,
+    train,
+    verify,
+)
 from god_ray.cli.exits import BUG
 from god_ray.errors import Bug, GodRayError
 
@@ -50,6 +64,9 @@ app.command("init", rich_help_panel=START)(init.init)
 app.command("check", rich_help_panel=START)(check.check)
 app.command("train", rich_help_panel=TRAIN)(train.train)
 app.command("resume", rich_help_panel=TRAIN)(resume.resume)
+app.command("scale", rich_help_panel=TRAIN)(scale.scale)
+app.command("sweep", rich_help_panel=TRAIN)(sweep.sweep)
+app.command("submit", rich_help_panel=CLUSTER)(submit.submit)
 app.command("ls", rich_help_panel=LOOK)(ls.ls)
 app.command("status", rich_help_panel=LOOK)(status.status)
 app.command("ledger", rich_help_panel=LOOK)(ledger.ledger)

@@ -19,7 +19,7 @@ from god_ray.cli.options import AsJson, Set, Spec
 
 def check(spec: Spec, changes: Set = None, as_json: AsJson = False) -> None:
     """Find without training what can be wrong with a run."""
-    from god_ray.cli.train import prints_on_stderr
+    from god_ray.cli.options import prints_on_stderr
     from god_ray.cli.words import pairs
     from god_ray.runtime.check import check as look
 

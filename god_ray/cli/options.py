@@ -7,6 +7,9 @@ it.
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -38,3 +41,13 @@ def reference(folder: Path) -> str:
         return folder.name
     path = os.path.relpath(folder)
     return str(folder) if path.startswith("..") else path
+
+
+@contextmanager
+def prints_on_stderr() -> Iterator[None]:
+    """stdout is for the result: what recipes and workers print goes to stderr, except on a terminal."""
+    if sys.stdout.isatty():
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield

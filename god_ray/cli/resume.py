@@ -24,8 +24,8 @@ def resume(
 ) -> None:
     """Go on with a run that has not finished."""
     from god_ray import api
+    from god_ray.cli.options import prints_on_stderr
     from god_ray.cli.outcome import finish
-    from god_ray.cli.train import prints_on_stderr
     from god_ray.runtime.follow import watch
 
     with prints_on_stderr():

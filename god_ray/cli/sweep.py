@@ -30,7 +30,7 @@ def sweep(
 ) -> None:
     """Run a spec many times with other values, and name the best."""
     from god_ray.cli.exits import STOPPED
-    from god_ray.cli.train import prints_on_stderr
+    from god_ray.cli.options import prints_on_stderr
     from god_ray.sweep import search
 
     given = {"name": name, "storage": str(storage) if storage else None}

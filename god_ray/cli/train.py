@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from god_ray.cli.options import STORAGE_VARIABLE, AsJson, Debug, Set, Spec
+from god_ray.cli.options import STORAGE_VARIABLE, AsJson, Debug, Set, Spec, prints_on_stderr
 
 
 def train(
@@ -67,13 +64,3 @@ def _storage_of_environment(spec: str, overrides: list[str]) -> str | None:
     from god_ray.spec import load
 
     return wanted if load(spec, overrides).origins.get("storage") == "default" else None
-
-
-@contextmanager
-def prints_on_stderr() -> Iterator[None]:
-    """stdout is for the result: what recipes and workers print goes to stderr, except on a terminal."""
-    if sys.stdout.isatty():
-        yield
-        return
-    with redirect_stdout(sys.stderr):
-        yield

@@ -6,12 +6,14 @@ A cluster that can never hold the workers shows here, in words.
 
 from __future__ import annotations
 
+import getpass
 import logging
 import math
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from god_ray.errors import UserError
@@ -20,17 +22,16 @@ from god_ray.spec import RunSpec
 
 
 @contextmanager
-def connecting(spec: RunSpec) -> Iterator[Callable[[], dict[str, str]]]:
+def connecting(spec: RunSpec) -> Iterator[Callable[[], Connection]]:
     """Begins to connect at once, in a thread, for it takes seconds; the callable waits until it is done.
 
-    RAY_ADDRESS (set inside Ray jobs) names a cluster; else one is made here, and ended here. The callable
-    returns the variables that the workers still need: none in a cluster of our own, which inherits them (a
-    runtime environment would keep Ray from using the processes that it has ready).
+    RAY_ADDRESS (set inside Ray jobs) names a cluster; else one is made here, and ended here. Its processes
+    inherit the workers' variables, and it is large enough for as many workers as the run may ever have.
     """
     with ThreadPoolExecutor(1, "connect") as thread:
         connection = thread.submit(_connect, spec)
         try:
-            yield lambda: connection.result().variables
+            yield connection.result
         finally:
             if connection.exception() is None and connection.result().ours:
                 import ray
@@ -38,12 +39,15 @@ def connecting(spec: RunSpec) -> Iterator[Callable[[], dict[str, str]]]:
                 ray.shutdown()
 
 
-class _Connection(NamedTuple):
+class Connection(NamedTuple):
+    """`variables`: what the workers do not inherit. `fixed`: no node will ever be added."""
+
     variables: dict[str, str]
     ours: bool
+    fixed: bool
 
 
-def _connect(spec: RunSpec) -> _Connection:
+def _connect(spec: RunSpec) -> Connection:
     variables = numerics.environment(spec)
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # the worker keeps a log of its own
@@ -51,17 +55,25 @@ def _connect(spec: RunSpec) -> _Connection:
     import ray
 
     if ray.is_initialized():
-        return _Connection(variables, ours=False)
+        return Connection(variables, ours=False, fixed=False)
     address = os.environ.get("RAY_ADDRESS")
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address:
         ray.init(address=address, **quiet)
-        return _Connection(variables, ours=True)
+        return Connection(variables, ours=True, fixed=False)
     cores = os.cpu_count() or 1
-    needed = math.ceil(spec.workers.max * spec.workers.cpus)
-    with _in_environment(variables):
+    needed = math.ceil(spec.lanes * spec.workers.cpus)
+    # Workers have an environment of their own, so processes that Ray starts ahead only take their CPU time.
+    with _in_environment({**variables, "RAY_prestart_worker_first_driver": "0"}):
         ray.init(address="local", num_cpus=max(cores, needed + 1), include_dashboard=False, **quiet)
-    return _Connection({}, ours=True)
+    _close_to_others(Path.home() / ".ray" / "auth_token")
+    return Connection({}, ours=True, fixed=True)
+
+
+def _close_to_others(token: Path) -> None:
+    """Ray 2.60 writes its token readable by everybody."""
+    if token.exists() and token.owner() == getpass.getuser():
+        token.chmod(0o600)
 
 
 @contextmanager
@@ -79,7 +91,7 @@ def _in_environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def require_room(spec: RunSpec, workers: int) -> None:
-    """Refuse what this cluster, as it stands, can never place."""
+    """Refuse what a fixed cluster can never place."""
     import ray
 
     have = ray.cluster_resources()

@@ -13,7 +13,7 @@ from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from god_ray.runtime.assignment import Assignment
-from god_ray.runtime.cluster import require_room
+from god_ray.runtime.cluster import Connection, require_room
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.worker import train
 
@@ -23,14 +23,12 @@ RAY_CHECKPOINT_LIST = "checkpoint_manager_snapshot.json"
 
 
 def fit(
-    variables: dict[str, str], assignment: Assignment, folder: RunFolder, workers: int
+    connection: Connection, assignment: Assignment, folder: RunFolder, workers: int
 ) -> tuple[dict[str, Any], Any]:
-    """Run one attempt to its end. Raises what Ray raises when its own restarts are used up.
-
-    variables: for the workers' environment, where they do not inherit them.
-    """
+    """Run one attempt to its end. Raises what Ray raises when its own restarts are used up."""
     spec = assignment.spec
-    require_room(spec, workers)
+    if connection.fixed:
+        require_room(spec, workers)
     # The run folder is Ray's experiment folder too, since Ray takes only checkpoints inside it. Ray's list of
     # checkpoints is made anew in each attempt: the store decides what is kept, and what is intact.
     (folder.path / RAY_CHECKPOINT_LIST).unlink(missing_ok=True)
@@ -46,7 +44,7 @@ def fit(
             storage_path=str(folder.path.parent),
             failure_config=FailureConfig(max_failures=spec.failures.max),
             checkpoint_config=CheckpointConfig(num_to_keep=None),
-            worker_runtime_env={"env_vars": variables} if variables else None,
+            worker_runtime_env={"env_vars": connection.variables} if connection.variables else None,
         ),
     )
     result = trainer.fit()

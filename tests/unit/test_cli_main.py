@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "god_ray.cli", *arguments]
+    command = [sys.executable, "-m", "god_ray", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

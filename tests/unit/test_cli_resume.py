@@ -16,7 +16,7 @@ from god_ray.monitor.ledger import Ledger
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "god_ray.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "god_ray", *map(str, arguments)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, text=True, **pipes)
 
