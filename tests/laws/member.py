@@ -33,7 +33,8 @@ class Fault:
     """SIGKILL to oneself: worker `rank`, in the step that would be number `step` (from 1), at `place`.
 
     leaf: after a leaf. exchanged: gradients have been exchanged, the optimizer has not stepped. committed: it
-    has, nobody has been told. saving: the checkpoint of `step` is being written. generation: of the run.
+    has, nobody has been told. evaluating: in the evaluation after it. saving: its checkpoint is written.
+    generation: of the run.
     """
 
     rank: int
@@ -196,7 +197,7 @@ class _Barrier:
 def _arm(loop: Any, faults: list[Fault], tell: Callable[[int], None]) -> None:
     """Put the faults into a loop, and its committed steps into `tell`."""
     at = {(fault.place, fault.step) for fault in faults}
-    assert {place for place, _ in at} <= {"leaf", "exchanged", "committed", "saving"}, at
+    assert {place for place, _ in at} <= {"leaf", "exchanged", "committed", "evaluating", "saving"}, at
     step = loop.step
     run_leaf, run_exchange, run_step = step.runner.run, step.exchange.run, step.run
 
@@ -217,6 +218,15 @@ def _arm(loop: Any, faults: list[Fault], tell: Callable[[int], None]) -> None:
         return result
 
     step.runner.run, step.exchange.run, step.run = leaf, exchange, whole
+    if loop.evaluation is not None:
+        evaluate = loop.evaluation.run
+
+        def evaluating(*args: Any) -> Any:
+            result = evaluate(*args)
+            _die_if(("evaluating", step.cursor.step + 1) in at)
+            return result
+
+        loop.evaluation.run = evaluating
     store = getattr(loop.checkpoints, "store", None)
     if store is not None:
         expose = store._expose

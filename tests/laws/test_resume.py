@@ -54,6 +54,8 @@ def record_of(result: Result) -> dict[str, Any]:
 ALL = [0, 1, 2]
 KILLS = [
     *[(place, 10, ranks) for place in ("leaf", "exchanged", "committed") for ranks in ([0], [1], ALL)],
+    ("evaluating", 10, [0]),
+    ("evaluating", 10, [1]),
     ("saving", 8, [0]),  # only the leader saves
     ("leaf", 1, [0]),
     ("leaf", 1, ALL),
@@ -68,9 +70,8 @@ def test_killed_at(
     crew: Crew, spec_of: SpecOf, rows_of: RowsOf, place: str, step: int, ranks: list[int]
 ) -> None:
     """At every place where states may differ between workers; the group is formed again, as Ray does it."""
-    spec = spec_of(
-        "batch_norm", rows_of(75), batch_size=17, epochs=4, checkpoint={"every_s": None, "every_steps": 4}
-    )
+    save, data = {"every_s": None, "every_steps": 4}, {"eval": rows_of(21, seed=1)}
+    spec = spec_of("batch_norm", rows_of(75), batch_size=17, epochs=4, data=data, checkpoint=save)
     faults = [Fault(rank, step, place) for rank in ranks]
     result, attempts = crew.train(spec, 3, faults=faults, restarts=1)
     assert len(attempts.errors) == 1
@@ -157,6 +158,43 @@ def test_a_finished_run_can_be_resumed_and_stays_what_it_is(
     first, _ = crew.train(spec, 2)
     again, _ = crew.resume(first, 3)
     same(again, first)
+
+
+def test_saved_by_the_clock(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
+    """Whose clock it is does not matter: all save alike, and the run is the same."""
+    save = {"every_s": 0.001, "keep": 2}
+    spec = spec_of("batch_norm", rows_of(75), batch_size=17, epochs=4, checkpoint=save)
+    result, attempts = crew.train(spec, 3, faults=[Fault(0, 12, "exchanged")], restarts=1)
+    same(result, undisturbed(crew, spec))
+    assert attempts.facts[1][0]["resumed_at"] >= 8, "the newest ones were kept"
+
+
+def test_the_best_checkpoint_stays(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
+    """What is best is remembered over kills and resumes: the same checkpoints are there at the end."""
+    save = {"every_s": None, "every_steps": 3, "keep": 1, "keep_best": {"metric": "accuracy", "mode": "max"}}
+    data = {"eval": rows_of(21, seed=1)}
+    spec = spec_of("mlp", rows_of(64), epochs=6, eval={"every": 2}, data=data, checkpoint=save)
+    result, _ = crew.train(spec, 2, faults=[Fault(1, 11)])
+    result, _ = crew.resume(result, 3, asks=[(16, Request("stop"))])
+    result, _ = crew.resume(result, 1)
+    reference = undisturbed(crew, spec)
+    same(result, reference)
+    scores = {r["step"]: r["eval"]["accuracy"] for r in ledger(result) if "eval" in r}
+    best = min(step for step, score in scores.items() if score == max(scores.values()))
+    for run in (result, reference):
+        kept = sorted(int(p.name.removeprefix("step-")) for p in (run.folder / "checkpoints").iterdir())
+        assert kept == sorted({best, 24})
+
+
+def test_an_error_in_one_worker_is_the_one_that_is_told(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
+    """Its peers lose their connection to it; that is not the cause."""
+    spec = spec_of("mlp", rows_of(64), recipe="faulty.py", epochs=3)
+    result, _ = crew.train(spec, 3, environ={1: {"RAISES": "6"}})
+    assert result.state == "FAILED"
+    assert "no such thing as step 6" in str(result.failure)
+    assert len(ledger(result)) == 4
+    result, _ = crew.resume(result, 3)
+    same(result, undisturbed(crew, spec))
 
 
 # ---- cases.md, group 1

@@ -53,6 +53,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "masked": {"model": "dropout", "masked": True},
     "mixed dtypes": {"model": "mixed"},
     "tied": {"model": "tied"},
+    "parameter groups": {"model": "tied", "optimizer": "groups", "schedule": "one cycle"},
     "transformer": {"model": "transformer"},
     "conv": {"model": "conv"},
     "transform": {"model": "batch_norm", "transform": True},
@@ -106,6 +107,23 @@ def test_batches_and_tails(crew: Crew, spec_of: SpecOf, rows_of: RowsOf, name: s
     assert [r["num_rows"] for r in same_for(crew, spec, (2, 3, 4))] == expected * 3
 
 
+def test_tails_of_one_row(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
+    """Where the spec allows them, the remainder is a step of its own, down to a single row."""
+    data = {"min_leaf_rows": 1}
+    spec = spec_of("mlp", rows_of(65), epochs=3, data=data, clip_norm=0.5)
+    assert [r["num_rows"] for r in same_for(crew, spec, (2, 3, 4))] == [16, 16, 16, 16, 1] * 3
+
+
+def test_mixed_precision(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
+    """bf16-mixed, on the CPU."""
+    data = {"eval": rows_of(21, seed=1)}
+    spec = spec_of("batch_norm", rows_of(70), epochs=2, precision="bf16-mixed", data=data)
+    mixed = same_for(crew, spec, (1, 3))
+    assert (
+        mixed[-1]["digest"] != same_for(crew, {**spec, "precision": "fp32", "name": "fp32"}, ())[-1]["digest"]
+    )
+
+
 @pytest.mark.parametrize("shuffle", ["full", "window", "none"])
 def test_orders(crew: Crew, spec_of: SpecOf, rows_of: RowsOf, shuffle: str) -> None:
     """Several files, windows over fragments of 7 rows; the run ends inside an epoch."""
@@ -119,17 +137,21 @@ def test_orders(crew: Crew, spec_of: SpecOf, rows_of: RowsOf, shuffle: str) -> N
     assert (in_epoch[0] == in_epoch[1]) == (shuffle == "none"), "each epoch has an order of its own"
 
 
-def test_sliced_exchange(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
+@pytest.mark.parametrize(("lanes", "sizes"), [(4, (2, 3, 4)), (7, (3, 5)), (10, (2,))])
+def test_sliced_exchange(
+    crew: Crew, spec_of: SpecOf, rows_of: RowsOf, lanes: int, sizes: tuple[int, ...]
+) -> None:
     """Above 1 MB the vector is cut into slices, one per worker: other messages, the same sums.
 
     Not between two workers with one subtree each: whole vectors are as many bytes there.
     """
-    spec = spec_of("large", rows_of(70), steps=5, clip_norm=0.5, digest_every=2)
+    spec = spec_of("large", rows_of(70), batch_size=20, lanes=lanes, steps=5, clip_norm=0.5, digest_every=2)
     expected, facts = what_happened(crew, spec, DEBUG)
     assert not facts[0]["sliced"]
-    for workers in (2, 3, 4):
+    assert expected[3]["num_rows"] == 10, "some workers have no rows in that step"
+    for workers in sizes:
         seen, facts = what_happened(crew, spec, workers)
-        assert [f["sliced"] for f in facts] == [workers > 2] * workers
+        assert [f["sliced"] for f in facts] == [workers > 2 or lanes == 10] * workers
         assert seen == expected, workers
 
 

@@ -3,6 +3,7 @@
 WRONG_GRADIENT=s  from step s on, one element of one gradient is off by one unit in the last place
 FLIPPED_BIT=s     after step s, one bit of one parameter flips
 THREADS=s         from step s on, this process computes with two threads; 0: from the building of the model on
+RAISES=s          in step s, the loss raises
 NAN_LOSS=s        from step s on, the loss is NaN
 NAN_GRADIENT=s    in step s, a gradient is NaN
 """
@@ -73,6 +74,8 @@ def faulty(loss: Callable[..., Tensor], step: Callable[[], int]) -> Callable[...
     def wrapped(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         if 0 < from_step("THREADS") <= step():
             torch.set_num_threads(2)
+        if step() == from_step("RAISES"):
+            raise ArithmeticError(f"no such thing as step {step()}")
         value = loss(model, batch)
         return value * float("nan") if step() >= from_step("NAN_LOSS") else value
 

@@ -102,7 +102,7 @@ class Mixed(nn.Module):
 
 
 class Tied(nn.Module):
-    """An embedding that is also the output layer."""
+    """An embedding that is also the output layer; a parameter without dimensions; a frozen layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,10 +110,13 @@ class Tied(nn.Module):
         self.body = nn.Linear(WIDTH, 10)
         self.head = nn.Linear(10, CLASSES, bias=False)
         self.head.weight = self.embed.weight
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.frozen = nn.Linear(CLASSES, CLASSES).requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         nearest = x[:, :CLASSES].argmax(dim=1)
-        return self.head(torch.tanh(self.body(x) + self.embed(nearest)))
+        logits = self.head(torch.tanh(self.body(x) + self.embed(nearest)))
+        return self.frozen(logits) + self.scale * logits
 
 
 class Transformer(nn.Module):
@@ -210,6 +213,12 @@ def optimizer_of(config: dict, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     if kind == "rmsprop":  # no fused form
         return torch.optim.RMSprop(model.parameters(), lr=0.01)
+    if kind == "groups":
+        few, many = [], []
+        for parameter in model.parameters():
+            (few if parameter.dim() < 2 else many).append(parameter)
+        groups = [{"params": many, "lr": 0.02}, {"params": few, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=0.01, weight_decay=0.1, amsgrad=True)
     return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
 
 
