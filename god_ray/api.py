@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from god_ray.errors import GodRayError, ResumeRefused, UserError
 from god_ray.runtime.run_folder import RunFolder
-from god_ray.spec import LoadedSpec, load, resolved_yaml
+from god_ray.spec import LoadedSpec, RunSpec, load, resolved_yaml
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
     Host = Callable[[], Fit]
 
+# What is not part of the result, or is compared by its content. The rest of a spec stays as it was.
+_MAY_CHANGE = frozenset(
+    {"checkpoint", "data", "failures", "init_from", "name", "recipe", "storage", "sweep", "workers"}
+)
 Watch = Callable[[RunFolder, int], AbstractContextManager[object]]
 
 
@@ -111,6 +115,7 @@ def resume(
     if record["state"] == "SUCCEEDED":
         return _result(folder, record["state"], record["reason"], record["result"])
     loaded = load(folder.path / "spec.yaml")
+    _require_same_spec(record, loaded.spec)
     assignment = _prepare(loaded, folder.path, debug)
     _require_same_data(record, assignment)
     shuffle = record["spec"]["data"]["shuffle"]
@@ -144,6 +149,25 @@ def _prepare(loaded: LoadedSpec, folder: Path, debug: bool) -> Assignment:
         data = assignment.spec.data.model_copy(update={"reader": "direct"})
         assignment = assignment.with_spec(assignment.spec.model_copy(update={"data": data}))
     return assignment
+
+
+def _require_same_spec(record: Mapping[str, Any], spec: RunSpec) -> None:
+    before, now = record["spec"], json.loads(spec.model_dump_json())
+    pairs = [(key, before[key], now[key]) for key in now if key not in _MAY_CHANGE]
+    pairs += [
+        (f"data.{key}", before["data"][key], now["data"][key])
+        for key in ("columns", "window", "min_leaf_rows")
+    ]
+    pairs.append(("data.eval", before["data"]["eval"] is not None, now["data"]["eval"] is not None))
+    changed = [
+        f"{key}: {json.dumps(then)} became {json.dumps(new)}" for key, then, new in pairs if then != new
+    ]
+    if changed:
+        raise ResumeRefused(
+            f"spec.yaml of run {record['name']} has changed: {'; '.join(changed)}.",
+            "A run's result follows from its spec; a resumed run must go on as it began.",
+            "put it back, or start a new run with init_from: this run's folder.",
+        )
 
 
 def _require_same_data(record: Mapping[str, Any], assignment: Assignment) -> None:

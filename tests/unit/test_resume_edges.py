@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from small_runs import RECIPE, STEPS, project, trained
 
 from god_ray import api
-from god_ray.errors import RecipeError
+from god_ray.errors import RecipeError, ResumeRefused
 from god_ray.loop.request import Request
 from god_ray.monitor.ledger import Ledger
 from god_ray.runtime import control, inline
@@ -34,6 +34,23 @@ def test_a_run_that_had_ended_ends_where_it_had(tmp_path: Path, changes: dict[st
     again = api.resume("a", tmp_path / "runs", debug=True)
     assert again == first
     assert again.metrics["num_rows"] == 13
+
+
+def test_a_spec_that_was_edited_is_refused_with_the_difference(tmp_path: Path) -> None:
+    run = trained(project(tmp_path), tmp_path / "runs", "a")
+    killed_before_its_final_state(run)
+    file = run.path / "spec.yaml"
+    said = file.read_text()
+    for change, told in (
+        (("clip_norm: null", "clip_norm: 0.5"), "clip_norm: null became 0.5"),
+        (("min_leaf_rows: 2", "min_leaf_rows: 1"), "data.min_leaf_rows: 2 became 1"),
+    ):
+        assert change[0] in said
+        file.write_text(said.replace(*change))
+        with pytest.raises(ResumeRefused, match=told):
+            api.resume("a", tmp_path / "runs", debug=True)
+    file.write_text(said.replace("keep: 3", "keep: 2"))
+    assert api.resume("a", tmp_path / "runs", debug=True).state == "SUCCEEDED"
 
 
 def test_only_the_command_that_was_applied_is_forgotten(tmp_path: Path) -> None:
