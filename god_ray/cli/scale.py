@@ -24,6 +24,8 @@ def scale(
     storage: Storage = DEFAULT_STORAGE,
 ) -> None:
     """Change the number of workers of a live run; the result stays the same."""
+    from god_ray.cli.options import reference
+    from god_ray.errors import UserError
     from god_ray.loop.request import Request
     from god_ray.runtime import control
     from god_ray.runtime.run_folder import RunFolder
@@ -33,7 +35,14 @@ def scale(
     _require_lanes(folder, workers, int(record["spec"]["lanes"]))
     _require_live(folder, workers, record)
     now = (record.get("attempts") or [{}])[-1].get("workers")
-    if now == workers:
+    asked = control.pending(folder.control)
+    if asked == Request("stop"):
+        raise UserError(
+            f"run {folder.name} was asked to stop, and obeys at its next step boundary.",
+            "One command is obeyed at a time, and a stop is not taken back.",
+            f"god-ray resume {reference(folder.path)} --workers {workers} goes on with it then.",
+        )
+    if now == workers and asked is None:
         typer.echo(f"run {folder.name} has that many workers already: {workers}", err=True)
         return
     control.send(folder.control, Request("resize", workers))

@@ -26,9 +26,14 @@ def send(folder: Path, request: Request) -> None:
 
 def clear(folder: Path, applied: Request | None = None) -> None:
     """Forget the command: its run has ended, or it has been `applied`; one that came after that one stays."""
+    if applied is None or pending(folder) == applied:
+        (folder / "request.json").unlink(missing_ok=True)
+
+
+def pending(folder: Path) -> Request | None:
+    """The command that was sent last, if the run has not taken it away yet."""
     path = folder / "request.json"
-    if applied is None or (path.exists() and _read(path) == applied):
-        path.unlink(missing_ok=True)
+    return _read(path) if path.exists() else None
 
 
 def _read(path: Path) -> Request:
