@@ -115,6 +115,12 @@ def _check_model(model: object) -> None:
                 "It would start collectives of its own; god_ray reduces gradients itself.",
                 "pass the plain module",
             )
+        if getattr(module, "sparse", False) is True:
+            raise RecipeError(
+                f"Recipe(model=...) contains a {type(module).__name__}(sparse=True) at {name or 'its root'}",
+                "Its gradient is a sparse tensor; leaves are summed as dense ones.",
+                "leave out sparse=True",
+            )
     if not any(p.requires_grad for p in model.parameters()):
         raise RecipeError(
             "Recipe(model=...) has no parameter that requires a gradient", "There is nothing to train."

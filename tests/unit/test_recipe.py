@@ -72,6 +72,10 @@ def test_a_full_recipe_is_accepted() -> None:
         ({"model": nn.Linear}, r"model=...\) is the class Linear"),
         ({"model": nn.DataParallel(nn.Linear(2, 1))}, "contains a DataParallel at its root"),
         ({"model": nn.Sequential(nn.SyncBatchNorm(2))}, "contains a SyncBatchNorm at 0"),
+        (
+            {"model": nn.Sequential(nn.Embedding(2, 1, sparse=True))},
+            r"contains a Embedding\(sparse=True\) at 0",
+        ),
         ({"model": nn.ReLU()}, "no parameter that requires a gradient"),
         ({"optimizer": None}, r"optimizer=...\) is None"),
         ({"optimizer": torch.optim.LBFGS(nn.Linear(2, 1).parameters())}, "is LBFGS"),
