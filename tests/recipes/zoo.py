@@ -72,7 +72,7 @@ class Buffers(nn.Module):
         self.norm = nn.BatchNorm1d(16)
         self.plain = nn.BatchNorm1d(16, momentum=None)
         self.last = nn.Linear(16, CLASSES)
-        self.register_buffer("constant", torch.full((16,), 0.1))
+        self.register_buffer("constant", torch.linspace(0.1, 0.9, 16))
         self.register_buffer("average", torch.zeros(CLASSES, dtype=torch.float64))
         self.register_buffer("rows_seen", torch.tensor(0))
         self.register_buffer("order", torch.arange(6, dtype=torch.int32).view(2, 3))
