@@ -246,6 +246,8 @@ class Loop:
             self.journal.seal()
             self.reporter.report(outcome.step, self.metrics)
         self.step.feed.close()
+        if self.evaluation is not None:
+            self.evaluation.feed.close()
         return outcome
 
     def _short_digest(self) -> int:
