@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from god_ray.errors import FingerprintMismatch, UserError
 from god_ray.spec import RunSpec
@@ -49,6 +49,8 @@ def pin(spec: RunSpec) -> None:
     """Fix threads, kernels and precision in this process."""
     import torch
 
+    if not _before:
+        _before.append(_settings())
     torch.set_num_threads(num_threads(spec))
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
@@ -60,10 +62,46 @@ def pin(spec: RunSpec) -> None:
 
 
 def unpin() -> None:
-    """Give the process its freedom back (a run in the caller's own process)."""
+    """Give the process back what it had before `pin` (a run in the caller's own process)."""
     import torch
 
-    torch.use_deterministic_algorithms(False)
+    if not _before:
+        return
+    had = _before.pop()
+    torch.set_num_threads(had.threads)
+    torch.use_deterministic_algorithms(had.deterministic, warn_only=had.warn_only)
+    torch.utils.deterministic.fill_uninitialized_memory = had.fill  # type: ignore[attr-defined]
+    torch.backends.cuda.matmul.allow_tf32 = had.matmul_tf32
+    torch.backends.cudnn.allow_tf32 = had.cudnn_tf32
+    torch.backends.cudnn.benchmark = had.benchmark
+
+
+class _Settings(NamedTuple):
+    threads: int
+    deterministic: bool
+    warn_only: bool
+    fill: bool
+    matmul_tf32: bool
+    cudnn_tf32: bool
+    benchmark: bool
+
+
+_before: list[_Settings] = []
+"""What the process had when it was pinned; empty when it is not."""
+
+
+def _settings() -> _Settings:
+    import torch
+
+    return _Settings(
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.benchmark,
+    )
 
 
 def choose_implementation(optimizer: torch.optim.Optimizer) -> str:

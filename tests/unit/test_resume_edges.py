@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
-from small_runs import RECIPE, STEPS, project, trained
+from small_runs import RECIPE, SPEC, STEPS, project, trained
 
 from god_ray import api
 from god_ray.errors import RecipeError, ResumeRefused
@@ -110,3 +112,20 @@ def test_a_run_that_cannot_begin_lets_go_of_its_ledger(
     result = api.train(project(tmp_path), debug=True, name="a", storage=str(tmp_path / "runs"))
     assert result.state == "FAILED"
     Ledger.open_writer(result.folder / "ledger", patience_s=0).close()
+
+
+def test_a_run_in_this_process_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither threads, which hold windows of data, nor settings of torch."""
+    had = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        before = set(threading.enumerate())
+        data = {**SPEC["data"], "shuffle": "window", "window": 1}
+        trained(project(tmp_path, data=data), tmp_path / "runs", "a")
+        assert set(threading.enumerate()) <= before
+        assert torch.get_num_threads() == 2
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(had)
