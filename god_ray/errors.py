@@ -45,9 +45,7 @@ class GodRayError(Exception):
         return _rebuild, (type(self), self.what, self.why, self.fix, self.data)
 
 
-def _rebuild(
-    kind: type[GodRayError], what: str, why: str, fix: str, data: dict[str, Any]
-) -> GodRayError:
+def _rebuild(kind: type[GodRayError], what: str, why: str, fix: str, data: dict[str, Any]) -> GodRayError:
     return kind(what, why, fix, **data)
 
 
