@@ -7,6 +7,8 @@ the rest inside their functions.
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 import traceback
 from typing import Annotated
@@ -28,7 +30,7 @@ from god_ray.cli import (
     train,
     verify,
 )
-from god_ray.cli.exits import BUG
+from god_ray.cli.exits import BUG, INTERRUPTED, UNREAD
 from god_ray.errors import Bug, GodRayError
 
 TRAIN, LOOK, CLUSTER, START = "Train", "Look", "Cluster", "Start"
@@ -78,13 +80,29 @@ app.command("exit-code", rich_help_panel=LOOK)(exit_code.exit_code)
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return the exit code. A traceback means that god_ray itself is at fault."""
     try:
+        return _run(argv)
+    except BrokenPipeError as error:
+        unread = _outputs_without_reader()
+        if not unread:
+            return _own_bug(error)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for output in unread:  # else the interpreter, at its end, complains of what is still buffered
+            os.dup2(nowhere, output)
+        os.close(nowhere)
+        return UNREAD.code
+
+
+def _run(argv: list[str] | None) -> int:
+    try:
         app(args=argv, prog_name="god-ray")
     except (
         SystemExit
     ) as ending:  # typer has said what there is to say: help, a usage error, a command's own code
-        return ending.code if isinstance(ending.code, int) else 0
+        return _code_of(ending)
     except KeyboardInterrupt:
-        return 130
+        return _interrupted()
+    except BrokenPipeError:
+        raise
     except GodRayError as error:
         if isinstance(error, Bug):
             return _own_bug(error)
@@ -93,6 +111,34 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last line of defence: it is reported as our bug, whole
         return _own_bug(error)
     return 0
+
+
+def _code_of(ending: SystemExit) -> int:
+    """typer ends in 1 without a word at a broken pipe, whichever it was, and in 130 at a Ctrl-C."""
+    *_, (frame, _) = traceback.walk_tb(ending.__traceback__)
+    if frame.f_code.co_name == "on_broken_pipe":  # rich's, in --help; it has turned its output away, too
+        return UNREAD.code
+    before: BaseException | None = ending
+    while before is not None:
+        if ending.code == 1 and isinstance(before, BrokenPipeError):
+            raise before
+        if ending.code == INTERRUPTED.code and isinstance(before, KeyboardInterrupt):
+            return _interrupted()
+        before = before.__context__
+    return ending.code if isinstance(ending.code, int) else 0
+
+
+def _interrupted() -> int:
+    typer.echo("interrupted", err=True)
+    return INTERRUPTED.code
+
+
+def _outputs_without_reader() -> list[int]:
+    """Those of stdout and stderr whose reader left, as `| head` does."""
+    poll = select.poll()
+    for output in (1, 2):
+        poll.register(output, 0)
+    return [output for output, event in poll.poll(0) if event & (select.POLLERR | select.POLLHUP)]
 
 
 def _own_bug(error: Exception) -> int:

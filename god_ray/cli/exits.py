@@ -55,8 +55,11 @@ FAILED = Exit(
     """
 The first cause is on stderr and in `god-ray status RUN`. For `train`: the recipe raised while
 training, failures used up `failures.max`, or a check that guards the result (audit, fingerprint,
-rows, ledger) did not hold. For `verify`: a named difference. For `export`: the checkpoint is
-damaged. After removing the cause: `god-ray resume RUN`.
+rows, ledger) did not hold. After removing the cause: `god-ray resume RUN`. For `verify`: a named
+difference. For `export`: it passes over a damaged newest checkpoint, naming it, and takes the
+newest intact one; it ends in 100 if none is intact, if the one of `--step` or `--best` is damaged,
+if one that it reads has another version's format, if the recipe builds another model now, or if the
+file cannot be written.
 """,
 )
 NOT_FINISHED = Exit(
@@ -96,8 +99,17 @@ A command that only looks ends like this at the first Ctrl-C, `train` at the sec
 checkpoint. `god-ray resume RUN` replays the steps since the newest one.
 """,
 )
+UNREAD = Exit(
+    141,
+    "unread",
+    "Whoever read the output stopped reading.",
+    """
+As in `god-ray ledger RUN | head -1`: the command ended quietly when nobody read on. It is the code
+of a program that is ended by SIGPIPE, and says nothing about the run.
+""",
+)
 
-EXITS = (SUCCEEDED, BUG, USAGE, FAILED, NOT_FINISHED, NOT_FOUND, STOPPED, INTERRUPTED)
+EXITS = (SUCCEEDED, BUG, USAGE, FAILED, NOT_FINISHED, NOT_FOUND, STOPPED, INTERRUPTED, UNREAD)
 BY_CODE = {item.code: item for item in EXITS}
 
 

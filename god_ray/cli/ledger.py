@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from god_ray.cli.options import DEFAULT_STORAGE, AsJson, Run, Storage
+from god_ray.cli.options import DEFAULT_STORAGE, Run, Storage
 
 _HEAD = (
     "STEP",
@@ -33,7 +33,9 @@ _WIDTHS = (8, 5, 7, 20, 10, 10, 3, 7, 8, 8, 0)
 def ledger(
     run: Run,
     storage: Storage = DEFAULT_STORAGE,
-    as_json: AsJson = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON with stable keys, one object a line.")
+    ] = False,
     from_step: Annotated[int, typer.Option("--from", metavar="STEP", min=1, help="Begin at this step.")] = 1,
 ) -> None:
     """Print one line per published step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,54 @@ def test_other_endings_keep_their_code(ending, code, monkeypatch) -> None:
     assert raising(ending, monkeypatch) == code
 
 
+def test_an_early_ctrl_c_is_said_in_one_line(monkeypatch, capsys) -> None:
+    assert raising(KeyboardInterrupt(), monkeypatch) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_ctrl_c_inside_a_command_is_said_in_one_line(monkeypatch, capsys) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(json, "dumps", interrupted)
+    assert cli.main(["exit-code", "--json"]) == 130
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "interrupted\n")
+
+
+@pytest.mark.parametrize("arguments", [["exit-code"], ["exit-code", "100"], ["--help"], ["exit-code", "7"]])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_nobody_reading_on_is_a_quiet_end(arguments: list[str], stream: str) -> None:
+    """`| head -1`: without the race, as nobody reads from the beginning."""
+    there, away = os.pipe()
+    os.close(there)
+    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
+    command = [sys.executable, "-m", "god_ray", *arguments]
+    streams = {stream: away, other: subprocess.PIPE}
+    done = subprocess.run(command, text=True, check=False, **streams)  # type: ignore[call-overload]
+    os.close(away)
+    written = "stderr" if arguments[-1] == "7" else "stdout"
+    if written == stream:
+        assert (done.returncode, getattr(done, other)) == (141, "")
+    else:
+        assert done.returncode in (0, 2)
+
+
+def test_a_pipe_that_broke_elsewhere_is_our_bug() -> None:
+    code = (
+        "import sys, json\nfrom god_ray import cli\n"
+        "def broken(*_):\n    raise BrokenPipeError(32, 'not an output')\n"
+        "json.dumps = broken\nsys.exit(cli.main(['exit-code', '--json']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "this is a bug in god_ray" in done.stderr
+
+
+def test_ledger_says_that_its_json_is_lines() -> None:
+    assert "one object a line" in " ".join(run("ledger", "--help").stdout.replace("│", " ").split())
+
+
 def test_every_error_ends_in_a_code_that_has_a_page() -> None:
     assert {kind.exit_code for kind in every_error()} <= set(exits.BY_CODE)
 
@@ -111,6 +160,7 @@ def test_the_codes_are_the_promised_ones() -> None:
         102: "not found",
         103: "stopped",
         130: "interrupted",
+        141: "unread",
     }
     assert all(item.meaning.endswith(".") and len(item.page.strip()) > 80 for item in exits.EXITS)
 
@@ -125,7 +175,7 @@ def test_the_generated_page_is_current() -> None:
 def test_exit_code_prints_the_table(capsys) -> None:
     assert cli.main(["exit-code"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [int(line.split()[0]) for line in lines] == [0, 1, 2, 100, 101, 102, 103, 130]
+    assert [int(line.split()[0]) for line in lines] == [0, 1, 2, 100, 101, 102, 103, 130, 141]
 
 
 @pytest.mark.parametrize("item", exits.EXITS, ids=lambda item: item.name)
