@@ -56,7 +56,12 @@ def _evaluated(spec: RunSpec) -> Iterator[Fault]:
     if spec.data.eval is not None:
         return
     best = spec.checkpoint.keep_best
-    for path, part in ((("stop_when",), spec.stop_when), (("checkpoint", "keep_best"), best)):
+    watching = (
+        (("stop_when",), spec.stop_when),
+        (("checkpoint", "keep_best"), best),
+        (("sweep",), spec.sweep),
+    )
+    for path, part in watching:
         if part is not None:
             rule = f"watches the evaluation metric {part.metric!r}, but there is no data.eval"
             fix = f"add `data: {{eval: ...}}`, or remove {'.'.join(path)}"

@@ -89,12 +89,6 @@ def _sweep_of(spec: RunSpec, path: str) -> Sweep:
             "add for example `sweep: {metric: accuracy, mode: max, trials: 10, "
             "search: {config.lr: {loguniform: [1e-4, 1e-1]}}}`",
         )
-    if spec.data.eval is None:
-        raise UserError(
-            f"sweep.metric is {spec.sweep.metric!r}, but there is no data.eval.",
-            "Trials are compared by their evaluations.",
-            "add `data: {eval: ...}`",
-        )
     return spec.sweep
 
 

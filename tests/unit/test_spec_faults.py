@@ -183,7 +183,7 @@ def test_variables_are_refused_and_never_looked_up(
 ) -> None:
     for name in ("TOKEN", "X", "Y", "SEED"):
         monkeypatch.setenv(name, "hunter2")
-    found = problems(f"{MINIMAL}{line}\n")
+    found = problems(f"{MINIMAL}{line}\n", "data.eval=e.parquet")
     assert [(p.key, p.rule, p.line) for p in found] == [(key, "variables are not expanded in a spec", 5)]
     assert found[0].fix == f'write the value, or let the shell fill it in: --set {key}="$NAME"'
     assert "hunter2" not in str(found[0])

@@ -104,7 +104,7 @@ def test_values_of_set_are_yaml(file: Path, text: str, value: object) -> None:
 
 def test_search_keys_keep_their_dots(file: Path) -> None:
     overrides = ["sweep.metric=loss", "sweep.search.config.lr={choice: [1e-3]}"]
-    loaded = load(file, [*overrides, "sweep.search={batch_size: {choice: [64]}}"])
+    loaded = load(file, [*overrides, "sweep.search={batch_size: {choice: [64]}}", "data.eval=e"])
     assert loaded.spec.sweep is not None
     assert list(loaded.spec.sweep.search) == ["config.lr", "batch_size"]
     assert loaded.origins["sweep.search.config.lr"] == "--set"

@@ -12,11 +12,12 @@ from god_ray.errors import SpecError
 from god_ray.spec import load
 
 GIVEN: dict[str, Any] = {"recipe": "r.py", "data": {"train": "a.parquet"}, "batch_size": 64, "epochs": 2}
+EVALUATED = GIVEN | {"data": {"train": "a.parquet", "eval": "e.parquet"}}
 
 
-def faults(**fields: Any) -> list[tuple[str, str, str]]:
+def faults(given: dict[str, Any] = GIVEN, **fields: Any) -> list[tuple[str, str, str]]:
     with pytest.raises(SpecError) as caught:
-        load(GIVEN, **fields)
+        load(given, **fields)
     return [(p.key, p.rule, p.fix) for p in caught.value.data["problems"]]
 
 
@@ -93,6 +94,12 @@ def test_metrics_need_an_evaluation_set() -> None:
         ("checkpoint.keep_best.metric", "watches the evaluation metric 'f1', but there is no data.eval",
          "add `data: {eval: ...}`, or remove checkpoint.keep_best"),
     ]  # fmt: skip
+    drawn = {"metric": "loss", "search": {"config.lr": {"uniform": [0, 1]}}}
+    assert faults(sweep=drawn) == [
+        ("sweep.metric", "watches the evaluation metric 'loss', but there is no data.eval",
+         "add `data: {eval: ...}`, or remove sweep"),
+    ]  # fmt: skip
+    assert load(EVALUATED, sweep=drawn).spec.sweep is not None
     data = {"train": "a", "eval": "b"}
     assert load(GIVEN, data=data, stop_when={"metric": "acc"}).spec.stop_when is not None
 
@@ -107,6 +114,7 @@ def test_the_other_rules_are_still_applied_when_a_section_is_wrong() -> None:
         "batch_size",
         "stop_when.metric",
         "stop_when.mode",
+        "sweep.metric",
         "sweep.search.config.a",
     ]
 
@@ -162,7 +170,7 @@ def test_names_that_are_refused(name: str) -> None:
     ],
 )
 def test_values_out_of_range_are_one_fault_at_their_key(key: str, value: object) -> None:
-    keys = [found for found, _, _ in faults(**{key: value})]
+    keys = [found for found, _, _ in faults(EVALUATED, **{key: value})]
     assert len(keys) == 1
     assert keys[0].startswith(key)
 
@@ -185,7 +193,7 @@ def sweep(**search: object) -> dict[str, Any]:
 
 def test_a_sweep_with_every_distribution() -> None:
     found = load(
-        GIVEN,
+        EVALUATED,
         sweep=sweep(
             config__lr={"loguniform": [1e-4, 1e-1]},
             batch_size={"choice": [32, 64]},
@@ -240,11 +248,13 @@ def test_a_sweep_with_every_distribution() -> None:
     ],
 )  # fmt: skip
 def test_faults_of_a_search(search: dict[str, Any], key: str, rule: str, fix: str) -> None:
-    fields: dict[str, Any] = {"data": {"min_leaf_rows": 3}} if "lanes" in search else {}
-    found = faults(sweep={"metric": "loss", "search": search}, **fields)
+    fields: dict[str, Any] = {"data.min_leaf_rows": 3} if "lanes" in search else {}
+    found = faults(EVALUATED, sweep={"metric": "loss", "search": search}, **fields)
     assert found == [(f"sweep.search.{key}", rule, fix)]
 
 
 def test_rungs_in_order() -> None:
     fields = sweep(seed={"choice": [1]}) | {"asha": {"grace": 5, "max": 3}}
-    assert faults(sweep=fields) == [("sweep.asha.max", "is below sweep.asha.grace = 5", "set max: 5 or more")]
+    assert faults(EVALUATED, sweep=fields) == [
+        ("sweep.asha.max", "is below sweep.asha.grace = 5", "set max: 5 or more")
+    ]

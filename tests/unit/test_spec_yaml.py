@@ -16,7 +16,8 @@ MINIMAL = "recipe: recipe.py\ndata: {train: a.parquet}\nbatch_size: 64\nepochs: 
 
 
 def config_of(tmp_path: Path, text: str) -> dict[str, Any]:
-    (tmp_path / "run.yaml").write_text(MINIMAL + text)
+    given = MINIMAL.replace("}", ", eval: e.parquet}")
+    (tmp_path / "run.yaml").write_text(given + text)
     return load(tmp_path / "run.yaml").spec.config
 
 
