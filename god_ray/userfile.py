@@ -7,14 +7,17 @@ or Ray's API. Failures are `RecipeError`s that name the user's file and line.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import hashlib
 import importlib.util
 import inspect
 import linecache
 import os
+import re
 import sys
 import traceback
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +32,8 @@ _loaded: dict[str, dict[str, ModuleType]] = {}
 
 # What may lie below a user's folder (a home, a checkout) without being theirs: Python, and god_ray itself.
 _INSTALLED = (sys.prefix + os.sep, sys.base_prefix + os.sep, os.path.dirname(__file__) + os.sep)
+
+_MOST_KEYS = 20
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class UserFile:
             raise RecipeError(
                 f"{place}: {said}",
                 f"Raised by {doing}" + (f", at: {source}" if source else "."),
-                _advice(error, config),
+                _advice(error, config, *self._asked(error)),
                 **data,
             ) from error
 
@@ -184,6 +189,19 @@ class UserFile:
             file, line = own[-1] if own else (self.path, 1)
         return f"{file}:{line}", {"file": file, "line": line}
 
+    def _asked(self, error: BaseException) -> tuple[str, Mapping[str, Any]]:
+        """The innermost expression of the user's own code, and the variables in its reach."""
+        trace = error.__traceback__
+        steps = zip(traceback.walk_tb(trace), traceback.extract_tb(trace), strict=True)
+        own = [(frame, at) for (frame, _), at in steps if self._owns(at.filename)]
+        if not own:
+            return "", {}
+        frame, at = own[-1]
+        text = linecache.getline(at.filename, at.lineno or 1)
+        if at.lineno == at.end_lineno:  # columns count bytes
+            text = text.encode()[at.colno : at.end_colno].decode(errors="replace")
+        return text.strip(), ChainMap(frame.f_locals, frame.f_globals)
+
     def _offer(self, module: ModuleType) -> str:
         return f"Functions defined there: {', '.join(_functions(module)) or 'none'}."
 
@@ -220,16 +238,50 @@ def _did_you_mean(name: str, known: list[str]) -> str:
     return f"did you mean {near[0]}?" if near else ""
 
 
-def _advice(error: BaseException, config: Mapping[str, Any] | None) -> str:
+def _advice(
+    error: BaseException, config: Mapping[str, Any] | None, asked: str, variables: Mapping[str, Any]
+) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name} in this environment, or put {error.name}.py beside the recipe"
-    if isinstance(error, KeyError) and config is not None and error.args and error.args[0] not in config:
-        key = error.args[0]
-        known = ", ".join(map(str, config)) or "empty"
-        near = _did_you_mean(str(key), [str(k) for k in config])
-        return (
-            near or f"add {key} to config: in the spec (it is: {known}), or use config.get({key!r}, default)"
-        )
+    if isinstance(error, KeyError) and error.args:
+        return _key_advice(error.args[0], config, asked, variables) or "correct that line"
     if isinstance(error, SystemExit):
         return "a recipe is imported, not run: move what exits under `if __name__ == '__main__':`"
     return "correct that line"
+
+
+def _key_advice(key: Any, config: Mapping[str, Any] | None, asked: str, variables: Mapping[str, Any]) -> str:
+    """Only a key that config was asked for is advised into the spec."""
+    name, held = _mapping_in(asked, variables)
+    if held is not None and name != "config" and key not in held:
+        keys = [str(k) for k in held]
+        known = ", ".join(keys[:_MOST_KEYS]) + (", ..." if len(keys) > _MOST_KEYS else "")
+        near = _did_you_mean(str(key), keys)
+        return f"{near} {name} has: {known}" if near else f"take a key that {name} has: {known or 'none'}"
+    if config is None or key in config or not re.search(r"\bconfig\b", asked):
+        return ""
+    near = _did_you_mean(str(key), [str(k) for k in config])
+    known = ", ".join(map(str, config)) or "empty"
+    return near or f"add {key} to config: in the spec (it is: {known}), or use config.get({key!r}, default)"
+
+
+def _mapping_in(asked: str, variables: Mapping[str, Any]) -> tuple[str, Mapping[Any, Any] | None]:
+    """What `asked`, such as batch["label"], takes a key of. Nothing of it is executed."""
+    try:
+        node = ast.parse(asked or "batch[0]", mode="eval").body  # without its source: the usual name
+    except SyntaxError:
+        return "", None
+    if not isinstance(node, ast.Subscript):
+        return "", None
+    found = _value(node.value, variables)
+    return ast.unparse(node.value), found if isinstance(found, Mapping) else None
+
+
+def _value(node: ast.expr, variables: Mapping[str, Any]) -> Any:
+    """Of a name, or of constant keys of one; else None."""
+    if isinstance(node, ast.Name):
+        return variables.get(node.id)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        holder = _value(node.value, variables)
+        return holder.get(node.slice.value) if isinstance(holder, Mapping) else None
+    return None

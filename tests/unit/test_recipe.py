@@ -195,6 +195,46 @@ def test_a_missing_config_key_says_what_to_add(tmp_path: Path) -> None:
     assert "add width to config: in the spec" in blamed(path, {"lr": 3}).fix
 
 
+ADD_ZZ = "add zz to config: in the spec (it is: column, net), or use config.get('zz', default)"
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ('batch["lbl"]', "did you mean label? batch has: image, label"),
+        ('print("ä", config); return batch["lbl"]', "did you mean label? batch has: image, label"),
+        ('batch[config["column"]]', "take a key that batch has: image, label"),
+        ('config["colunm"]', "did you mean column?"),
+        ('config["zz"]', ADD_ZZ),
+        ('config["net"]["wdith"]', "did you mean width? config['net'] has: width"),
+        ('config.pop("zz")', ADD_ZZ),
+        ('[batch[name] for name in ("image", "lbl")]', "did you mean label? batch has: image, label"),
+        ('TABLE["lbl"]', "take a key that TABLE has: none"),
+        ('make()["lbl"]', "correct that line"),
+    ],
+)  # fmt: skip
+def test_a_missing_key_is_advised_where_it_is_missing(tmp_path: Path, line: str, fix: str) -> None:
+    text = (
+        'TABLE = {}\nconfig = {"column": "zzz", "net": {"width": 1}}\n\n'
+        f"def make():\n    return {{}}\n\ndef loss(model, batch):\n    {line}\n"
+    )
+    path = write(tmp_path, text)
+    file, loss = UserFile.load(path, "loss")
+    config = {"column": "zzz", "net": {"width": 1}}
+    with pytest.raises(RecipeError) as caught, file.blame("loss(model, batch)", config):
+        loss(None, {"image": 1, "label": 2})
+    assert caught.value.fix == fix
+
+
+def test_without_the_source_the_batch_is_looked_for_by_name(tmp_path: Path) -> None:
+    path = write(tmp_path, "def loss(model, batch):\n    return batch['lbl']\n")
+    file, loss = UserFile.load(path, "loss")
+    Path(path).unlink()
+    with pytest.raises(RecipeError) as caught, file.blame("loss(model, batch)", {"lr": 1}):
+        loss(None, {"image": 1, "label": 2})
+    assert caught.value.fix == "did you mean label? batch has: image, label"
+
+
 def test_a_missing_module_says_what_to_install(tmp_path: Path) -> None:
     error = blamed(write(tmp_path, "import no_such_module_here\n" + GOOD))
     assert "no_such_module_here" in error.what
