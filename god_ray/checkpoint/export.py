@@ -34,7 +34,6 @@ def export(store: CheckpointStore, step: int, build_model: Callable[[], nn.Modul
     out = Path(out)
     work = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
         tensors.write(weights, work, {"format": "pt", "step": str(step), "digest": snapshot.digest()})
         os.replace(work, out)
     except (OSError, SafetensorError) as error:
@@ -44,6 +43,6 @@ def export(store: CheckpointStore, step: int, build_model: Callable[[], nn.Modul
             "choose a folder that can be written and has room",
         ) from error
     finally:
-        with contextlib.suppress(OSError):  # gone by the replacement, or its folder could not be made
+        with contextlib.suppress(OSError):  # gone by the replacement, or it has no folder
             work.unlink()
     return out

@@ -1,12 +1,14 @@
 """`god-ray export RUN --to model.safetensors`: a checkpoint's weights as one file for a plain
 `load_state_dict`.
 
-In: a run, a file to write, which checkpoint. Out: the file, whole or not at all; its path alone on stdout.
+In: a run, a new file to write, which checkpoint. Out: the file, whole or not at all; its path alone on
+stdout. Existing files are never touched, folders never made.
 """
 
 from __future__ import annotations
 
 import json
+import os.path
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +34,7 @@ def export(
     if best and step is not None:
         raise UserError("--step and --best are both given.", "Each names a checkpoint.", "keep one of them.")
     folder = RunFolder.find(run, storage)
+    _require_new(to)
     written = export_run(folder, to, step, best)
     for skipped in written.skipped:
         typer.echo(f"passed over {skipped}", err=True)
@@ -43,3 +46,19 @@ def export(
     typer.echo(f"{folder.name}, step {written.step}, {size(num_bytes)}. Load it with:", err=True)
     typer.echo(f'  model.load_state_dict(safetensors.torch.load_file("{written.path}"))', err=True)
     typer.echo(written.path)
+
+
+def _require_new(to: Path) -> None:
+    """Before anything is loaded. That it is a folder is said by the export itself."""
+    from god_ray.errors import UserError
+
+    if os.path.lexists(to) and not to.is_dir():
+        raise UserError(
+            f"{to} is already there", "export never overwrites.", "choose another name or remove it"
+        )
+    if not to.parent.is_dir():
+        raise UserError(
+            f"{to} cannot be written: there is no folder {to.parent}",
+            "export makes no folders.",
+            "make it first, or choose another --to",
+        )

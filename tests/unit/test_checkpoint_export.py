@@ -28,7 +28,8 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 
 def test_it_loads_strictly_and_equals_the_model(store: CheckpointStore, tmp_path: Path) -> None:
-    out = export(store, 3, Net, tmp_path / "new folder" / "model.safetensors")
+    (tmp_path / "a folder").mkdir()
+    out = export(store, 3, Net, tmp_path / "a folder" / "model.safetensors")
     state = make("fused")
     train(state, 3)
     model = Net()
@@ -59,6 +60,9 @@ def test_a_target_that_cannot_be_written_is_named(store: CheckpointStore, tmp_pa
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"could not be written to .*file/m\.safetensors"):
         export(store, 3, Net, tmp_path / "file" / "m.safetensors")
+    with pytest.raises(CheckpointError, match=r"could not be written to .*nowhere/m\.safetensors"):
+        export(store, 3, Net, tmp_path / "nowhere" / "m.safetensors")
+    assert not (tmp_path / "nowhere").exists()
     out = tmp_path / "taken"
     out.mkdir()
     with pytest.raises(CheckpointError, match="taken"):

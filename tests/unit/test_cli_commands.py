@@ -234,7 +234,7 @@ def test_an_export_loads_into_the_plain_model(god_ray_here, finished_run: RunFol
 
     from god_ray.api import Result
 
-    target = tmp_path / "deep" / "model.safetensors"
+    target = tmp_path / "model.safetensors"
     code, out, err = god_ray_here("export", finished_run.path, "--to", target)
     assert (code, out) == (0, f"{target}\n")
     assert f"step {STEPS}" in err
@@ -274,6 +274,11 @@ def test_a_damaged_newest_checkpoint_is_passed_over_by_name(
     code, _, err = god_ray_here("export", small_run.path, "--to", tmp_path / "n", "--step", STEPS)
     assert code == 100
     assert not (tmp_path / "n").exists()
+    for path in small_run.checkpoints.glob("step-*/model.safetensors"):
+        path.write_bytes(b"")
+    code, _, err = god_ray_here("export", small_run.path, "--to", tmp_path / "n")
+    assert code == 100
+    assert "no intact checkpoint is left" in err
 
 
 @pytest.mark.parametrize(
@@ -291,6 +296,24 @@ def test_an_export_that_cannot_be(
     found, out, err = god_ray_here("export", finished_run.path, *to, *arguments)
     assert (found, out) == (code, "")
     assert text in err
+
+
+def test_an_export_touches_no_file_and_makes_no_folder(
+    god_ray_here, finished_run: RunFolder, tmp_path: Path
+) -> None:
+    taken, nowhere = tmp_path / "m", tmp_path / "nowhere"
+    taken.write_text("mine")
+    code, out, err = god_ray_here("export", finished_run.path, "--to", taken)
+    assert (code, out) == (2, "")
+    assert (
+        err
+        == f"{taken} is already there\n  export never overwrites.\n  Fix: choose another name or remove it\n"
+    )
+    assert taken.read_text() == "mine"
+    code, out, err = god_ray_here("export", finished_run.path, "--to", nowhere / "deep" / "m")
+    assert (code, out) == (2, "")
+    assert f"there is no folder {nowhere / 'deep'}" in err
+    assert not nowhere.exists()
 
 
 def test_there_is_nothing_to_export_before_the_first_checkpoint(
