@@ -21,6 +21,7 @@ def check(spec: Spec, changes: Set = None, as_json: AsJson = False) -> None:
     """Find without training what can be wrong with a run."""
     from god_ray.cli.options import prints_on_stderr
     from god_ray.cli.words import pairs
+    from god_ray.monitor.words import counted
     from god_ray.runtime.check import check as look
 
     with prints_on_stderr():
@@ -35,8 +36,7 @@ def check(spec: Spec, changes: Set = None, as_json: AsJson = False) -> None:
     for warning in checked.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if faults:
-        number = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        typer.echo(f"{spec} has {number}; nothing was started:", err=True)
+        typer.echo(f"{spec} has {counted(len(faults), 'fault')}; nothing was started:", err=True)
         for fault in checked.faults:
             typer.echo(f"  {fault}", err=True)
         raise typer.Exit(USAGE.code)
@@ -55,25 +55,30 @@ def _words(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _data(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from god_ray.cli.words import size
+    from god_ray.monitor.words import counted
 
-    where = f"{facts['files']} files, {facts['fragments']} fragments, {facts['row_bytes']} bytes a row"
+    files, fragments = counted(facts["files"], "file"), counted(facts["fragments"], "fragment")
+    where = f"{files}, {fragments}, {counted(facts['row_bytes'], 'byte')} a row"
     yield "rows", f"{facts['rows']} in {where}; shuffle: {facts['shuffle']}"
     if facts["eval_rows"] is not None:
-        yield "evaluation", f"{facts['eval_rows']} rows"
+        yield "evaluation", counted(facts["eval_rows"], "row")
     full, last = facts["rows_per_lane"], facts["rows_per_lane_last_step"]
     yield "steps", f"{facts['steps_per_epoch']} an epoch, {facts['num_steps']} in all"
-    yield "batch", f"{facts['batch_size']} rows; lanes take {' '.join(map(str, full))}"
+    yield "batch", f"{counted(facts['batch_size'], 'row')}; lanes take {' '.join(map(str, full))}"
     if last != full:
-        yield "last step", f"{sum(last)} rows; lanes take {' '.join(map(str, last))}"
+        yield "last step", f"{counted(sum(last), 'row')}; lanes take {' '.join(map(str, last))}"
     yield "data", size(facts["rows"] * facts["row_bytes"])
 
 
 def _model(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from god_ray.monitor.words import number, printable
+    from god_ray.monitor.words import counted, number, printable
 
     for name, what in facts["columns"].items():
         yield "column", f"{printable(name)}: {what['dtype']} {what['shape']}"
-    yield "model", f"{facts['num_parameters']} parameters on {facts['device']}, {facts['optimizer']}"
+    yield (
+        "model",
+        f"{counted(facts['num_parameters'], 'parameter')} on {facts['device']}, {facts['optimizer']}",
+    )
     if facts.get("loss") is not None:
         yield "loss", f"{number(facts['loss'])} on the first leaf, the same twice"
     for name, value in (facts.get("metrics") or {}).items():
@@ -85,14 +90,15 @@ def _model(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _cost(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from god_ray.cli.words import size
-    from god_ray.monitor.words import duration
+    from god_ray.monitor.words import counted, duration
 
     memory = facts["memory_bytes"]
     speed = f"{facts['step_s'] * 1e3:.2f} ms with one worker: {facts['rows_per_s']:.0f} rows/s"
     yield "step", f"{speed}, waiting for data apart"
     yield "run", f"about {duration(facts['run_s'])} with one worker, evaluation apart"
     if facts["lane_cost"] is not None:
-        yield "lane cost", f"{facts['lane_cost']:.2f} x the time of one leaf of {facts['batch_size']} rows"
+        leaf = counted(facts["batch_size"], "row")
+        yield "lane cost", f"{facts['lane_cost']:.2f} x the time of one leaf of {leaf}"
     names = ("model", "gradients", "optimizer", "checkpoint_copy", "data")
     parts = ", ".join(f"{name.replace('_', ' ')} {size(memory[name])}" for name in names)
     yield "memory", f"{size(memory['process_peak'] + memory['data'])} a worker; of these {parts}"

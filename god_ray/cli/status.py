@@ -33,7 +33,7 @@ def status(run: Run, storage: Storage = DEFAULT_STORAGE, as_json: AsJson = False
 
 def _words(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from god_ray.cli.words import when
-    from god_ray.monitor.words import number, printable
+    from god_ray.monitor.words import counted, number, printable
 
     yield "run", found["name"]
     yield "state", f"{found['state']}: {printable(found['reason'] or '')}"
@@ -47,7 +47,7 @@ def _words(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         lanes = worker.get("lanes")
         owned = f", lanes {lanes[0]} to {lanes[1] - 1}" if lanes else ""
         yield f"worker {worker['rank']}", f"{worker['id']}: pid {worker['pid']} on {worker['node']}{owned}"
-    yield "generation", f"{found['generation']}, {found['recoveries']} recoveries"
+    yield "generation", f"{found['generation']}, {counted(found['recoveries'], 'recovery', 'recoveries')}"
     yield (
         "checkpoint",
         "none" if found["last_checkpoint_step"] is None else f"step {found['last_checkpoint_step']}",

@@ -59,6 +59,8 @@ def _plain(name: str, against: str | None, found: Findings) -> dict[str, object]
 
 
 def _print(name: str, found: Findings) -> None:
+    from god_ray.monitor.words import counted
+
     for text in found.held:
         typer.echo(f"ok       {text}")
     for text in found.skipped:
@@ -68,7 +70,7 @@ def _print(name: str, found: Findings) -> None:
     more = found.counts.total() - len(found.differences)
     if more:
         typer.echo(f"DIFFERS  and {more} more like these")
-    verdict = "verified" if found.ok else f"NOT verified, {found.counts.total()} differences"
+    verdict = "verified" if found.ok else f"NOT verified, {counted(found.counts.total(), 'difference')}"
     typer.echo(f"{name}: {verdict}", err=True)
 
 

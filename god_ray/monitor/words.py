@@ -35,7 +35,7 @@ def fields(record: Mapping[str, Any], facts: Facts) -> dict[str, str]:
     if facts.rows_per_s is not None:
         parts["rate"] = f"{_count(facts.rows_per_s)} rows/s"
     if record.get("num_workers"):
-        parts["workers"] = f"{record['num_workers']} worker{'s' * (record['num_workers'] != 1)}"
+        parts["workers"] = counted(record["num_workers"], "worker")
     if facts.eta_s is not None and record["step"] < facts.num_steps:
         parts["eta"] = f"ETA {duration(facts.eta_s)}"
     if facts.checkpoint_age_s is not None:
@@ -61,8 +61,8 @@ def evaluation(record: Mapping[str, Any], num_epochs: int) -> str:
     rows = values.pop("num_rows", None)
     where = [f"epoch {record['epoch'] + 1}/{num_epochs}"] if "epoch" in record else []
     what = [f"{name} {number(value)}" for name, value in values.items()]
-    counted = [f"({rows} rows)"] if rows is not None else []
-    return "  ".join(["eval", *where, f"step {record['step']}", *what, *counted])
+    over = [f"({counted(rows, 'row')})"] if rows is not None else []
+    return "  ".join(["eval", *where, f"step {record['step']}", *what, *over])
 
 
 def number(value: Any) -> str:
@@ -70,6 +70,11 @@ def number(value: Any) -> str:
     if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
         return str(float(value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things; `many` where it is not `one` and an s."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def duration(seconds: float) -> str:

@@ -160,6 +160,24 @@ def test_the_exit_code_is_that_of_the_state(state, code, god_ray_here, small_run
     assert outcome.code_of(state) == code
 
 
+def test_ls_says_that_a_driver_is_gone(god_ray_here, small_run: RunFolder) -> None:
+    small_run.update(state="RUNNING", reason="training")
+    line = god_ray_here("ls", "--storage", small_run.path.parent)[1].splitlines()[1]
+    assert line.split()[1] == "RUNNING"
+    assert "  its driver is gone; god-ray resume done" in line
+    assert "RUNNING: its driver is gone" in god_ray_here("status", small_run.path)[1]
+
+
+def test_one_is_told_in_the_singular(god_ray_here, small_run: RunFolder, small_spec: Path) -> None:
+    small_run.update(recoveries=1)
+    assert "1 recovery\n" in god_ray_here("status", small_run.path)[1]
+    small_run.update(recoveries=2)
+    assert "2 recoveries\n" in god_ray_here("status", small_run.path)[1]
+    assert "50 in 1 file, 4 fragments, " in god_ray_here("check", small_spec)[1]
+    small_run.update(result=small_run.read()["result"] | {"digest": "0"})
+    assert god_ray_here("verify", small_run.path)[2] == "done: NOT verified, 1 difference\n"
+
+
 def test_ls_lists_names_first(god_ray_here, small_run: RunFolder) -> None:
     code, out, _ = god_ray_here("ls", "--storage", small_run.path.parent)
     head, line = out.splitlines()
