@@ -129,6 +129,16 @@ def test_paths_in_the_pages_exist(page: Path) -> None:
     assert not missing
 
 
+def test_the_readme_lists_the_commands_that_there_are() -> None:
+    from god_ray.cli import app
+
+    text = (ROOT / "README.md").read_text()
+    found = re.search(r"^## Commands\n+((?:`[\w-]+`[\s·]*)+)\.", text, re.MULTILINE)
+    assert found, "the section begins with the commands: `init` · `check` · ..."
+    there = [command.name for command in app.registered_commands]
+    assert sorted(re.findall(r"`([\w-]+)`", found[1])) == sorted(filter(None, there))
+
+
 def test_the_pinned_versions_are_inside_the_honest_ranges() -> None:
     from packaging.requirements import Requirement
 
