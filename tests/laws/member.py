@@ -87,8 +87,7 @@ def serve(pipe: Connection) -> None:
             answer = ("done", _call(job) if isinstance(job, Call) else _work(job, pipe))
         except BaseException as error:  # noqa: BLE001 - it is the parent's to judge
             answer = ("raised", _sendable(error))
-            traceback.clear_frames(error.__traceback__)
-            error.__traceback__ = None
+            _forget(error)
             del error
             gc.collect()
         _leave_group()
@@ -133,7 +132,7 @@ def _watching(job: Job, facts: dict[str, Any], tell: Callable[[int], None]) -> A
     """Fault injection, facts about the loop, files that a process which lives on must close."""
     from god_ray.checkpoint.state import digest
     from god_ray.monitor.ledger import Ledger
-    from god_ray.runtime import control, inline, worker
+    from god_ray.runtime import control, inline, numerics, worker
 
     asks = dict(job.asks) if job.rank == 0 else {}
     opened: list[Ledger] = []
@@ -171,6 +170,8 @@ def _watching(job: Job, facts: dict[str, Any], tell: Callable[[int], None]) -> A
             ledger = mock.Mock(open_writer=open_writer)
             stack.enter_context(mock.patch.object(module, "Ledger", ledger))
         stack.enter_context(mock.patch.object(worker, "RayReporter", _Barrier))
+        if threads := os.environ.get("PINNED_THREADS"):
+            stack.enter_context(mock.patch.object(numerics, "num_threads", return_value=int(threads)))
         try:
             yield
         finally:
@@ -251,8 +252,17 @@ def _sendable(error: BaseException) -> BaseException:
     return RuntimeError("".join(traceback.format_exception(error)))
 
 
+def _forget(error: BaseException | None) -> None:
+    """The frames of an error and of its causes: they would keep the group's sockets open, and peers waiting."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        cause, error.__cause__ = error.__cause__, None
+        context, error.__context__ = error.__context__, None
+        error = cause or context
+
+
 def _leave_group() -> None:
-    """Only outside any `except`: a traceback would keep the group's sockets open, and peers waiting."""
     import torch.distributed as dist
 
     if dist.is_initialized():

@@ -88,11 +88,17 @@ def test_audits_find_nothing_where_nothing_is(crew: Crew, spec_of: SpecOf, rows_
 
 
 def test_another_number_of_threads_is_refused(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
-    spec = spec_of("mlp", rows_of(64), recipe="faulty.py", epochs=2)
-    result, _ = crew.train(spec, 3, environ={1: {"THREADS": "0"}})
+    spec = spec_of("mlp", rows_of(64), epochs=2)
+    result, _ = crew.train(spec, 3, environ={1: {"PINNED_THREADS": "2"}})
     assert isinstance(result.failure, FingerprintMismatch)
     assert "threads: the run has 1, worker 1 has 2" in result.failure.why
     assert ledger(result) == []
+
+
+def test_threads_that_a_recipe_sets_are_set_back(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
+    spec = spec_of("wide", rows_of(256), recipe="faulty.py", batch_size=64, epochs=2)
+    result, _ = crew.train(spec, 3, environ={1: {"THREADS": "0"}})
+    assert result.state == "SUCCEEDED", result.failure
 
 
 def test_another_instruction_set_is_refused(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from god_ray import api
 from god_ray.api import Result
 from god_ray.errors import CheckpointError
+from god_ray.loop.loop import Outcome
 from god_ray.loop.request import Request
 from god_ray.plan import epoch_checksum
 from god_ray.runtime import inline
@@ -230,7 +232,7 @@ def test_fewer_updates_than_planned_are_no_success(
     crew: Crew, spec_of: SpecOf, rows_of: RowsOf, made: int
 ) -> None:
     """Case 1.03, second half: whatever a worker says."""
-    outcome = {"kind": "succeeded", "reason": "all steps done", "step": made, "digest": "00", "metrics": {}}
+    outcome = asdict(Outcome("succeeded", "all steps done", made, "00"))
     with mock.patch.object(inline, "fit", return_value=({"outcome": outcome}, None)):
         result = api.train(spec_of("mlp", rows_of(64), batch_size=8, epochs=3), debug=True)
     assert result.state == "FAILED"
