@@ -18,6 +18,7 @@ from time import strftime, time
 from typing import TYPE_CHECKING, Any
 
 from god_ray.errors import GodRayError, ResumeRefused, UserError
+from god_ray.monitor.newest import newest
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.spec import LoadedSpec, RunSpec, load, resolved_yaml
 
@@ -76,29 +77,27 @@ def train(
 
         try_leaf(assignment)
         folder = _create(loaded, assignment, storage, name)
-        return _drive(assignment, folder, assignment.spec.workers.initial, host, watch)
+        size = 1 if debug else assignment.spec.workers.initial
+        return _drive(assignment, folder, size, host, watch)
 
 
 def _create(loaded: LoadedSpec, assignment: Assignment, storage: Path, name: str) -> RunFolder:
     """The run folder with its spec and its record."""
-    folder = RunFolder.create(storage, name)
-    (folder.path / "spec.yaml").write_text(resolved_yaml(loaded))
     plan = assignment.plan()
-    folder.update(
-        id=secrets.token_hex(8),
-        name=name,
-        state="QUEUED",
-        reason="created",
-        spec=json.loads(assignment.spec.model_dump_json()),
-        data_fingerprint=assignment.train.manifest.fingerprint,
-        eval_fingerprint=assignment.evaluation.manifest.fingerprint if assignment.evaluation else None,
-        num_rows=plan.manifest.num_rows,
-        num_steps=assignment.num_steps,
-        steps_per_epoch=plan.steps_per_epoch,
-        created_at=round(time(), 3),
-        started_at=round(time(), 3),
-    )
-    return folder
+    record = {
+        "id": secrets.token_hex(8),
+        "state": "QUEUED",
+        "reason": "created",
+        "spec": json.loads(assignment.spec.model_dump_json()),
+        "data_fingerprint": assignment.train.manifest.fingerprint,
+        "eval_fingerprint": assignment.evaluation.manifest.fingerprint if assignment.evaluation else None,
+        "num_rows": plan.manifest.num_rows,
+        "num_steps": assignment.num_steps,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "created_at": round(time(), 3),
+        "started_at": round(time(), 3),
+    }
+    return RunFolder.create(storage, name, resolved_yaml(loaded), record)
 
 
 def resume(
@@ -123,7 +122,7 @@ def resume(
     spec = assignment.spec.model_copy(update={"data": data})
     assignment = assignment.with_spec(spec)
     last = (record.get("attempts") or [{"workers": spec.workers.initial}])[-1]["workers"]
-    size = _within_lanes(workers or last, spec.lanes)
+    size = 1 if debug else _within_lanes(workers or last, spec.lanes)
     with _host(assignment, debug) as host:
         return _drive(assignment, folder, size, host, watch)
 
@@ -227,11 +226,12 @@ def _result(
     checkpoint: Any = None,
     failure: GodRayError | None = None,
 ) -> Result:
+    last = newest(folder.ledger) or {}
     return Result(
         name=folder.name,
         state=state,
         reason=reason,
-        step=int(outcome.get("step", 0)),
+        step=int(outcome.get("step", last.get("step", 0))),
         metrics=dict(outcome.get("metrics", {})),
         digest=str(outcome.get("digest", "")),
         folder=folder.path,

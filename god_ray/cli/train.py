@@ -37,6 +37,7 @@ def train(
 
     overrides = [*(changes or ()), *_set(name=name, workers=workers)]
     overrides += _set(storage=str(storage) if storage else _storage_of_environment(spec, overrides))
+    typer.echo("trying the recipe" + ("" if debug else ", starting Ray") + " ...", err=True)
     with prints_on_stderr():
         try:
             result = api.train(spec, debug=debug, watch=watch(plain=debug), overrides=tuple(overrides))

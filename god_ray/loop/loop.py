@@ -59,6 +59,8 @@ class Outcome:
     digest: str
     metrics: dict[str, Any] = field(default_factory=dict)
     workers: int = 0
+    early: bool = False
+    """`stop_when` ended it before its last step."""
 
 
 class Loop:
@@ -91,9 +93,11 @@ class Loop:
         """Train from `cursor` to the last step, an early stop or a command."""
         try:
             return self._run(cursor)
-        except RunFailed:
-            self.checkpoints.drain()  # what failed does not take along the checkpoint before it
-            raise
+        finally:
+            self.checkpoints.close()  # what failed does not take along the checkpoint before it
+            self.step.feed.close()
+            if self.evaluation is not None:
+                self.evaluation.feed.close()
 
     def _run(self, cursor: Cursor) -> Outcome:
         self.step.feed.start(cursor, range(self.step.lo, self.step.hi))
@@ -245,9 +249,6 @@ class Loop:
         if outcome.step > self.reported:
             self.journal.seal()
             self.reporter.report(outcome.step, self.metrics)
-        self.step.feed.close()
-        if self.evaluation is not None:
-            self.evaluation.feed.close()
         return outcome
 
     def _short_digest(self) -> int:
@@ -255,7 +256,8 @@ class Loop:
 
     def _outcome(self, kind: str, reason: str, cursor: Cursor, workers: int = 0) -> Outcome:
         found = self.digest or digest(self.state.model, self.state.optimizer)
-        return Outcome(kind, reason, cursor.step, found, dict(self.metrics), workers)
+        early = bool(self._stops_early())
+        return Outcome(kind, reason, cursor.step, found, dict(self.metrics), workers, early)
 
 
 def _asked_workers(reduced: Reduced) -> int:

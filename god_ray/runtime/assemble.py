@@ -37,6 +37,9 @@ from god_ray.sync.ddp import RelaxedExchange, flags, wrap
 from god_ray.sync.exchange import FixedOrderExchange
 from god_ray.sync.group import Group
 
+# Leaves have few sizes: two full ones, a tail's, a joined tail's; each in training and in evaluation.
+MAX_GRAPHS = 64
+
 
 @dataclass
 class Local:
@@ -67,11 +70,20 @@ def build_local(assignment: Assignment, device: torch.device) -> Local:
     numerics.pin(spec)
     seed_generators(BUILD, spec.seed)
     recipe = load_recipe(spec.recipe)(spec.config)
+    numerics.pin(spec)  # again: whatever the recipe's own code has set
     recipe.model.to(device)
     implementation = numerics.choose_implementation(recipe.optimizer)
     state = TrainState(recipe.model, recipe.optimizer, recipe.schedule)
-    model: Any = torch.compile(recipe.model, dynamic=False) if spec.compile else recipe.model
+    model: Any = _compiled(recipe.model) if spec.compile else recipe.model
     return Local(assignment, device, recipe, state, model, numerics.fingerprint(spec, implementation, device))
+
+
+def _compiled(model: nn.Module) -> Any:
+    """One graph for each size of a leaf; falling back to eager in silence would change bits."""
+    import torch._dynamo.config as dynamo
+
+    dynamo.recompile_limit, dynamo.fail_on_recompile_limit_hit = MAX_GRAPHS, True
+    return torch.compile(model, dynamic=False)
 
 
 def restore_newest(local: Local, group: Group, store: CheckpointStore) -> Found | None:

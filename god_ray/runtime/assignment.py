@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import xxhash
+
 from god_ray.errors import DataError, UserError
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.plan import DataPlan
@@ -112,3 +114,12 @@ def load_preprocess(spec: RunSpec) -> Callable[..., Any] | None:
     from god_ray.recipe import load_function
 
     return None if spec.data.preprocess is None else load_function(spec.data.preprocess)
+
+
+def code_fingerprint(spec: RunSpec) -> str:
+    """A hash of the user's files that the spec names: the recipe's, and the preprocess's."""
+    files = [spec.recipe, *([spec.data.preprocess.rpartition(":")[0]] if spec.data.preprocess else [])]
+    digest = xxhash.xxh3_128()
+    for file in files:
+        digest.update(Path(file).read_bytes())
+    return digest.hexdigest()

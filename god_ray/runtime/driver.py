@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from god_ray.errors import GodRayError, RunFailed
+from god_ray.errors import GodRayError, RunFailed, UserError
 from god_ray.loop.request import Request
 from god_ray.runtime import control
-from god_ray.runtime.assignment import Assignment
+from god_ray.runtime.assignment import Assignment, code_fingerprint
+from god_ray.runtime.cause import first_cause
 from god_ray.runtime.run_folder import RunFolder
 
 
@@ -43,25 +44,47 @@ Fit = Callable[[Assignment, RunFolder, int], tuple[dict[str, Any], Any]]
 def drive(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> Ended:
     """Attempt after attempt until the run ends. `fit` does one attempt with so many workers."""
     control.clear(folder.control)
+    with _interrupts(lambda: control.send(folder.control, Request("stop"))):
+        try:
+            ended = _attempts(assignment, folder, workers, fit)
+        except Interrupted:
+            ended = Ended("STOPPED", "stopped at once by a second Ctrl-C", {"kind": "stopped"})
+    control.clear(folder.control)
+    folder.update(result=ended.outcome)  # first: a final state without its result could not be told
+    folder.move(ended.state, ended.reason)
+    return ended
+
+
+def _attempts(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> Ended:
+    before = 0
     while True:
-        folder.move("STARTING", f"starting {workers} worker{'s' * (workers > 1)}")
-        record = folder.read()
-        attempts = [*record.get("attempts", []), {"workers": workers, "started_at": round(time(), 3)}]
-        folder.update(attempts=attempts)
+        _begin(assignment, folder, workers)
         ended, resize_to = _attempt(assignment, folder, workers, fit)
         if resize_to:
             control.clear(folder.control, Request("resize", resize_to))
             folder.move("RESIZING", f"from {workers} to {resize_to} workers")
-            workers = resize_to
-            continue
-        control.clear(folder.control)
-        folder.update(result=ended.outcome)  # first: a final state without its result could not be told
-        folder.move(ended.state, ended.reason)
-        return ended
+            before, workers = workers, resize_to
+        elif before and isinstance(ended.failure, UserError):  # the cluster cannot hold the size asked for
+            folder.move("RESIZING", f"back to {before} workers: {ended.failure.what}")
+            before, workers = 0, before
+        else:
+            return ended
+
+
+def _begin(assignment: Assignment, folder: RunFolder, workers: int) -> None:
+    """Write down the attempt, and say so if it runs other code than the one before."""
+    attempts = folder.read().get("attempts", [])
+    code = code_fingerprint(assignment.spec)
+    reason = f"starting {workers} worker{'s' * (workers > 1)}"
+    if attempts and attempts[-1]["code"] != code:
+        reason += "; the recipe's or preprocess's file has changed since the attempt before"
+    folder.move("STARTING", reason)
+    now = {"workers": workers, "started_at": round(time(), 3), "code": code}
+    folder.update(attempts=[*attempts, now])
 
 
 def _attempt(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> tuple[Ended, int]:
-    """One attempt, with Ctrl-C understood. Returns how it ended, and the size asked for (0: none)."""
+    """One attempt. Returns how it ended, and the size asked for (0: none). Raises Interrupted."""
     box: dict[str, Any] = {}
 
     def work() -> None:
@@ -71,13 +94,9 @@ def _attempt(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) 
             box["error"] = error
 
     thread = threading.Thread(target=work, name="fit", daemon=True)
-    with _interrupts(lambda: control.send(folder.control, Request("stop"))):
-        thread.start()
-        try:
-            while thread.is_alive():
-                thread.join(0.2)
-        except Interrupted:
-            return Ended("STOPPED", "stopped at once by a second Ctrl-C", {"kind": "stopped"}), 0
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)
     if "error" in box:
         failure = first_cause(box["error"])
         return Ended("FAILED", failure.what, {"kind": "failed"}, failure), 0
@@ -94,8 +113,7 @@ def _conclude(assignment: Assignment, outcome: dict[str, Any], checkpoint: Any) 
         return Ended("RESIZING", told["reason"], told, None, checkpoint), int(told["workers"])
     if told["kind"] == "stopped":
         return Ended("STOPPED", told["reason"], told, None, checkpoint), 0
-    early = told["reason"].startswith("stop_when")
-    if told["step"] != assignment.num_steps and not early:
+    if told["step"] != assignment.num_steps and not told["early"]:
         failure = RunFailed(
             f"the run made {told['step']} of {assignment.num_steps} updates.",
             "It must not call that success.",
@@ -125,29 +143,3 @@ class _interrupts:
         if self.main:
             for number, handler in self.before.items():
                 signal.signal(number, handler)
-
-
-def first_cause(error: BaseException) -> GodRayError:
-    """The error that started it, out of Ray's wrappings: a worker's own before its peers' lost lines."""
-    failures = getattr(error, "worker_failures", None) or {}
-    causes = [_unwrap(e) for _, e in sorted(failures.items())] or [_unwrap(error)]
-    for cause in causes:
-        if isinstance(cause, GodRayError):
-            return cause
-    victims = ("Connection closed by peer", "Connection reset", "Broken pipe", "Read error", "Write error")
-    own = [c for c in causes if not any(v in str(c) for v in victims)] or causes
-    return RunFailed(
-        f"a worker failed: {type(own[0]).__name__}: {(str(own[0]).strip().splitlines() or [''])[-1]}",
-        str(own[0]),
-        "see the traceback above; god-ray resume goes on from the last checkpoint once the cause is gone.",
-    )
-
-
-def _unwrap(error: BaseException) -> BaseException:
-    seen: set[int] = set()
-    while id(error) not in seen:
-        seen.add(id(error))
-        inner = getattr(error, "cause", None) or getattr(error, "_base_exc", None) or error.__cause__
-        if isinstance(inner, BaseException):
-            error = inner
-    return error

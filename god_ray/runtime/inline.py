@@ -26,6 +26,7 @@ from god_ray.runtime.assemble import (
     restore_newest,
 )
 from god_ray.runtime.assignment import Assignment
+from god_ray.runtime.cause import explained
 from god_ray.runtime.control import FileControl
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.writer import BackgroundCheckpoints, NoReporter
@@ -34,7 +35,10 @@ from god_ray.sync.group import Solo
 
 def fit(assignment: Assignment, folder: RunFolder, workers: int) -> tuple[dict[str, Any], None]:
     """One attempt of the driver, here."""
-    return {"outcome": run(assignment, folder)}, None
+    try:
+        return {"outcome": run(assignment, folder)}, None
+    except Exception as error:  # the recipe's code may raise anything
+        raise explained(error) from error
 
 
 def run(assignment: Assignment, folder: RunFolder, reporter: Reporter | None = None) -> dict[str, Any]:

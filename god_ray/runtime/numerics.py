@@ -138,6 +138,7 @@ def fingerprint(spec: RunSpec, optimizer: str, device: torch.device) -> dict[str
         "machine": platform.machine(),
         "cpu_vendor": _cpu_vendor(),
         "isa": found,
+        "cpu_flags": "" if wanted else _cpu_flags(),
         "threads": torch.get_num_threads(),
         "mkl": torch._C.has_mkl,
         "mkl_cbwr": os.environ.get("MKL_CBWR", ""),
@@ -173,12 +174,23 @@ def compare(run: dict[str, str], worker: dict[str, str], who: str) -> None:
         )
 
 
+# What oneDNN and MKL choose kernels by, beyond what torch calls the instruction set.
+_FLAGS = ("avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8")
+
+
 def _cpu_vendor() -> str:
+    return _cpuinfo("vendor_id") or platform.processor()
+
+
+def _cpu_flags() -> str:
+    flags = set(_cpuinfo("flags").split())
+    return " ".join(flag for flag in _FLAGS if flag in flags)
+
+
+def _cpuinfo(key: str) -> str:
+    """The first processor's value, or "" where the system does not tell."""
     try:
         with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("vendor_id"):
-                    return line.split(":")[1].strip()
+            return next((line.split(":")[1].strip() for line in file if line.startswith(key)), "")
     except OSError:
-        return platform.processor()
-    return platform.processor()
+        return ""

@@ -11,8 +11,9 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep, time
@@ -25,11 +26,9 @@ DRIVER_LOCK_S = 1.0
 FINAL = ("STOPPED", "SUCCEEDED", "FAILED")
 _MOVES: dict[str, tuple[str, ...]] = {
     "QUEUED": ("STARTING", "STOPPED", "FAILED"),
-    "STARTING": ("RUNNING", "STARTING", "STOPPED", "SUCCEEDED", "FAILED"),
-    "RUNNING": ("RECOVERING", "RESIZING", "STOPPING", "STARTING", *FINAL),
-    "RECOVERING": ("RUNNING", "STARTING", "STOPPING", *FINAL),
-    "RESIZING": ("STARTING", "STOPPING", *FINAL),
-    "STOPPING": ("STARTING", *FINAL),
+    "STARTING": ("RUNNING", "RESIZING", *FINAL),
+    "RUNNING": ("RESIZING", "STARTING", *FINAL),
+    "RESIZING": ("STARTING", *FINAL),
     "STOPPED": ("STARTING",),
     "FAILED": ("STARTING",),
     "SUCCEEDED": ("STARTING",),
@@ -46,30 +45,37 @@ class RunFolder:
         self.ledger, self.checkpoints, self.control = path / "ledger", path / "checkpoints", path / "control"
 
     @classmethod
-    def create(cls, storage: Path, name: str) -> RunFolder:
-        """A new, empty run. Raises RunExists when the name is taken; creating is atomic."""
+    def create(cls, storage: Path, name: str, spec_yaml: str, record: Mapping[str, Any]) -> RunFolder:
+        """A new run, there as a whole or not at all. Raises RunExists when the name is taken."""
         if not NAME.fullmatch(name) or ".." in name:
             raise UserError(
                 f"run name {name!r} cannot be a folder name.",
                 "Letters, digits, dot, dash and underscore are allowed, at most 100 of them.",
                 "choose another --name.",
             )
-        folder = cls(storage / name)
+        folder, making = cls(storage / name), cls(storage / f".{name}.{os.getpid()}.new")
         try:
-            storage.mkdir(parents=True, exist_ok=True)
-            folder.path.mkdir()
+            for part in (making.ledger, making.checkpoints, making.control):
+                part.mkdir(parents=True)
+            (making.path / "spec.yaml").write_text(spec_yaml)
+            making.update(name=name, **record)
+            if folder.path.exists():
+                raise FileExistsError
+            making.path.rename(folder.path)
         except FileExistsError:
+            shutil.rmtree(making.path, ignore_errors=True)
             raise RunExists(
                 f"run {name!r} exists already in {storage}.",
                 "A run is never started twice under one name.",
                 f"god-ray resume {name} to go on with it, or give another --name.",
             ) from None
         except OSError as error:
+            shutil.rmtree(making.path, ignore_errors=True)
+            if folder.path.exists():  # another process was faster; a rename never replaces files
+                return cls.create(storage, name, spec_yaml, record)
             raise UserError(
                 f"{folder.path} cannot be created: {error.strerror}.", "", "choose another --storage."
             ) from error
-        for part in (folder.ledger, folder.checkpoints, folder.control):
-            part.mkdir()
         return folder
 
     @classmethod
@@ -78,7 +84,7 @@ class RunFolder:
         for path in (storage / run, Path(run).expanduser()):
             if (path / "run.json").is_file():
                 return cls(path.resolve())
-        there = sorted(p.parent.name for p in storage.glob("*/run.json"))
+        there = sorted(p.parent.name for p in storage.glob("[!.]*/run.json"))
         raise RunNotFound(
             f"no run {run!r} in {storage}.",
             f"There are: {', '.join(there)}." if there else "There are no runs there.",

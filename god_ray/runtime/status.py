@@ -45,7 +45,7 @@ def facts(folder: RunFolder) -> dict[str, Any]:
 def listing(storage: Path) -> list[dict[str, Any]]:
     """One summary per run below `storage`, the one started last at the end."""
     found = []
-    for path in sorted(storage.glob("*/run.json")):
+    for path in sorted(storage.glob("[!.]*/run.json")):
         folder = RunFolder(path.parent)
         try:
             record = folder.read()

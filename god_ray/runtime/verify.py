@@ -47,7 +47,7 @@ def _ending(record: dict[str, Any], seen: Seen, found: Findings) -> None:
     if record.get("state") != "SUCCEEDED":
         return
     result = record.get("result") or {}
-    early = str(result.get("reason", "")).startswith("stop_when")
+    early = bool(result.get("early"))
     planned = result.get("step") if early else record["num_steps"]
     if seen.last_step != planned:
         found.differ("ending", f"the run says SUCCEEDED with {seen.last_step} of {planned} steps published")

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict
@@ -38,6 +39,7 @@ from god_ray.runtime.assemble import (
     restore_newest,
 )
 from god_ray.runtime.assignment import Assignment
+from god_ray.runtime.cause import explained
 from god_ray.runtime.control import FileControl, NoControl
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.writer import BackgroundCheckpoints, NoCheckpoints, NoJournal
@@ -71,10 +73,22 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
         try:
             local = _build_together(assignment, device, group)
             return {"outcome": _run(local, folder, group)}
-        except GodRayError as error:
-            if type(error) in AGREED or error.data.get("agreed"):
-                return {"failure": error}
-            raise
+        except Exception as error:  # the recipe may raise anything; it goes on to Ray, explained
+            agreed = _told(explained(error), folder)
+            if agreed is not None:
+                return {"failure": agreed}
+            # No name may keep the exception: with its frames the process group would stay, and peers would wait.
+            raise explained(error) from error
+
+
+def _told(failure: GodRayError, folder: RunFolder) -> GodRayError | None:
+    """Write a failure down. Returns it if all workers have it alike, so that the run may end at once."""
+    print(failure, file=sys.stderr)
+    if isinstance(failure, AGREED) or failure.data.get("agreed"):
+        return failure
+    if not failure.data.get("victim"):
+        folder.update(last_failure=failure.what)
+    return None
 
 
 def _build_together(assignment: Assignment, device: torch.device, group: Group) -> Local:
@@ -164,6 +178,8 @@ def _announce(
     if group.rank == 0:
         before = folder.read()
         recovered = before.get("state") == "RUNNING"
+        if recovered:
+            doing += f"; again, after: {before.get('last_failure') or 'a worker died'}"
         folder.move("RUNNING", doing)
         folder.update(
             generation=generation,
@@ -171,4 +187,5 @@ def _announce(
             workers=workers,
             recoveries=int(before.get("recoveries", 0)) + int(recovered),
             generation_started_at=round(time(), 3),
+            last_failure=None,
         )

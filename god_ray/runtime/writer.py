@@ -48,6 +48,9 @@ class BackgroundCheckpoints:
 
     def drain(self) -> None:
         self._collect(wait=True)
+
+    def close(self) -> None:
+        """Wait for a save in flight, whatever becomes of it: no thread may write behind its run's end."""
         self._thread.shutdown()
 
     def _collect(self, wait: bool) -> None:
@@ -80,6 +83,9 @@ class NoCheckpoints:
         return None
 
     def drain(self) -> None:
+        return None
+
+    def close(self) -> None:
         return None
 
 

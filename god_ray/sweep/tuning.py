@@ -23,7 +23,7 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from god_ray.errors import GodRayError
 from god_ray.monitor.newest import newest
 from god_ray.monitor.words import number, printable
-from god_ray.runtime.driver import first_cause
+from god_ray.runtime.cause import first_cause
 from god_ray.runtime.run_folder import FINAL, RunFolder
 from god_ray.spec import Asha, Distribution, RunSpec, Sweep
 from god_ray.sweep.ranking import Row

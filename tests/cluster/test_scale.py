@@ -130,6 +130,5 @@ print(*(name for name in ("ray", "torch", "pyarrow", "numpy") if name in sys.mod
 
 def stand_in(storage: Path, state: str) -> RunFolder:
     """A run folder with what scaling looks at."""
-    folder = RunFolder.create(storage, "r")
-    folder.update(name="r", state=state, reason="for a test", spec={"lanes": 4}, attempts=[{"workers": 2}])
-    return folder
+    record = {"state": state, "reason": "for a test", "spec": {"lanes": 4}, "attempts": [{"workers": 2}]}
+    return RunFolder.create(storage, "r", "", record)

@@ -15,9 +15,8 @@ from god_ray.runtime.run_folder import RunFolder
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    folder = RunFolder.create(tmp_path, "a")
-    folder.update(name="a", state="RUNNING", spec={"lanes": 4}, attempts=[{"workers": 2}])
-    return folder
+    record = {"state": "RUNNING", "spec": {"lanes": 4}, "attempts": [{"workers": 2}]}
+    return RunFolder.create(tmp_path, "a", "", record)
 
 
 def test_the_size_that_there_is_takes_an_earlier_wish_back(run: RunFolder, tmp_path: Path) -> None:

@@ -85,8 +85,7 @@ def test_a_finished_run(finished_run: RunFolder) -> None:
 
 
 def test_what_a_run_that_has_just_been_created_cannot_know_is_none(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, "new")
-    folder.update(name="new", state="QUEUED", reason="created")
+    folder = RunFolder.create(tmp_path, "new", "", {"state": "QUEUED", "reason": "created"})
     found = facts(folder)
     assert set(found) == KEYS
     assert (found["step"], found["loss"], found["last_checkpoint_step"]) == (0, None, None)
