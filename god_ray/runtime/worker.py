@@ -77,7 +77,7 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
             agreed = _told(explained(error), folder)
             if agreed is not None:
                 return {"failure": agreed}
-            # No name may keep the exception: with its frames the process group would stay, and peers would wait.
+            # No name may keep it: with its frames the process group would stay, and peers would wait.
             raise explained(error) from error
 
 
