@@ -253,7 +253,7 @@ def _sendable(error: BaseException) -> BaseException:
 
 
 def _forget(error: BaseException | None) -> None:
-    """The frames of an error and of its causes: they would keep the group's sockets open, and peers waiting."""
+    """Frames of an error and of its causes would keep the sockets of the group open, and peers waiting."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error.__traceback__ = None
