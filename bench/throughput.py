@@ -39,8 +39,7 @@ def god_ray_team(folder: Path, data: Path, widths: Sequence[int], lanes: int, si
         "storage": str(folder),
     }
     loaded = load(measure.spec(data, widths, lanes, size, **fields), ["data.reader=direct"])
-    run = RunFolder.create(folder, name)
-    run.update(name=name, id=name, state="STARTING", reason="", recoveries=0)
+    run = RunFolder.create(folder, name, "", {"id": name, "state": "STARTING", "reason": "", "recoveries": 0})
     job = {"assignment": prepare(loaded, run.path), "run": run}
     return Team(f"god_ray {mode}, L = {lanes}, W = {size}", contenders.god_ray_loop, size, job)
 
