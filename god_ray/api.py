@@ -211,9 +211,11 @@ def _host(assignment: Assignment, debug: bool) -> Iterator[Host]:
 def _drive(
     assignment: Assignment, folder: RunFolder, workers: int, host: Host, watch: Watch | None
 ) -> Result:
+    from god_ray.runtime import control
     from god_ray.runtime.driver import drive
 
     with folder.drive(), watch(folder, assignment.num_steps) if watch else nullcontext():
+        control.clear(folder.control)  # what an earlier driver was asked; from here on, commands are heard
         ended = drive(assignment, folder, workers, host())
     return _result(folder, ended.state, ended.reason, ended.outcome, ended.checkpoint, ended.failure)
 

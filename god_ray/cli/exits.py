@@ -84,10 +84,10 @@ A run is a name under `--storage` (default ./runs, or GOD_RAY_STORAGE), or the p
 STOPPED = Exit(
     103,
     "stopped",
-    "The run was stopped on request, after a checkpoint.",
+    "The run was stopped on request.",
     """
-By Ctrl-C (once: checkpoint at the next step boundary, then stop) or by a stop command. Nothing is
-lost: `god-ray resume RUN` goes on at the same step.
+By Ctrl-C: once, after a checkpoint at the next step boundary, and `god-ray resume RUN` goes on at the
+same step; twice, at once, and `resume` replays the steps since the newest checkpoint.
 """,
 )
 INTERRUPTED = Exit(
@@ -95,8 +95,8 @@ INTERRUPTED = Exit(
     "interrupted",
     "Ctrl-C ended the command at once.",
     """
-A command that only looks ends like this at the first Ctrl-C, `train` at the second: without a new
-checkpoint. `god-ray resume RUN` replays the steps since the newest one.
+A command that only looks ends like this, and `train` or `resume` before their run has begun. No run
+was changed; a run that exists already goes on with `god-ray resume RUN`.
 """,
 )
 UNREAD = Exit(

@@ -104,6 +104,16 @@ def restore_newest(local: Local, group: Group, store: CheckpointStore) -> Found 
     return found
 
 
+def require_ledger(last_step: int, found: Found | None) -> None:
+    """The ledger must reach the checkpoint: its lines are durable before a checkpoint is."""
+    if found is not None and last_step < found.step:
+        raise CheckpointError(
+            f"the ledger ends at step {last_step}, the checkpoint is of step {found.step}.",
+            "Lines of published steps have been removed or damaged.",
+            "restore the run's ledger folder from a copy; god-ray verify says what is left.",
+        )
+
+
 def origin(found: Found | None) -> str:
     """Where training begins, and which damaged checkpoints were passed over: the end of a state's reason."""
     return "" if found is None else "; passed over ".join([f" from step {found.step}", *found.skipped])

@@ -71,7 +71,7 @@ class Attempt:
             return call()
         except GodRayError:
             raise
-        except Exception as error:  # whatever it is, it is the user's code that raised it
+        except (Exception, SystemExit) as error:  # whatever it is, it is the user's code that raised it
             if _KERNEL in str(error):
                 raise self._no_kernel(error) from error
             if any(frame.filename == self.file.path for frame in traceback.extract_tb(error.__traceback__)):
@@ -80,7 +80,7 @@ class Attempt:
             said = f"{type(error).__name__}: {error}".rstrip(": ")  # in torch alone, as backward is
             raise RecipeError(f"{self.file.path}: {said}", f"Raised by {doing}.") from error
 
-    def _no_kernel(self, error: Exception) -> RecipeError:
+    def _no_kernel(self, error: BaseException) -> RecipeError:
         operation = str(error).split(_KERNEL)[0].strip()
         return RecipeError(
             f"{self.file.where(self.local.recipe.loss)}: {operation} has no deterministic kernel.",

@@ -43,7 +43,6 @@ Fit = Callable[[Assignment, RunFolder, int], tuple[dict[str, Any], Any]]
 
 def drive(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> Ended:
     """Attempt after attempt until the run ends. `fit` does one attempt with so many workers."""
-    control.clear(folder.control)
     with _interrupts(lambda: control.send(folder.control, Request("stop"))):
         try:
             ended = _attempts(assignment, folder, workers, fit)

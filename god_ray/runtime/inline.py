@@ -23,6 +23,7 @@ from god_ray.runtime.assemble import (
     assemble,
     build_local,
     origin,
+    require_ledger,
     restore_newest,
 )
 from god_ray.runtime.assignment import Assignment
@@ -60,6 +61,7 @@ def _run(assignment: Assignment, folder: RunFolder, reporter: Reporter) -> dict[
     found = restore_newest(local, group, store)
     meta = {"fingerprint": fingerprint, "run": folder.name}
     with Ledger.open_writer(folder.ledger, exact=assignment.spec.determinism.mode == "bitwise") as ledger:
+        require_ledger(ledger.last_step, found)
         saves = BackgroundCheckpoints(store, assignment.spec.checkpoint, meta, ledger.sync)
         ports = Ports(ledger, saves, FileControl(folder.control), reporter)
         loop = assemble(local, group, ports, found, generation)

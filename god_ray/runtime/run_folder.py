@@ -97,6 +97,12 @@ class RunFolder:
             record = json.loads((self.path / "run.json").read_text())
         except (OSError, ValueError) as error:
             raise RunNotFound(f"{self.path / 'run.json'} cannot be read: {error}.") from error
+        if not isinstance(record, dict) or "state" not in record:
+            raise RunNotFound(
+                f"{self.path / 'run.json'} is not a run's record.",
+                "It was damaged, or written by something else.",
+                "restore it from a copy of the run; checkpoints and ledger are beside it.",
+            )
         if record.get("format") != FORMAT:
             raise RunNotFound(
                 f"{self.path / 'run.json'} has format {record.get('format')!r}.",
@@ -142,7 +148,15 @@ class RunFolder:
     @contextmanager
     def drive(self) -> Iterator[None]:
         """Hold the run as its driver. Raises UserError if another process does."""
-        with (self.path / ".driver.lock").open("a+") as file:
+        try:
+            lock = (self.path / ".driver.lock").open("a+")
+        except OSError as error:
+            raise UserError(
+                f"{self.path / '.driver.lock'} cannot be written: {error.strerror}.",
+                "A run is led by the process that holds this file.",
+                "make the folder writable, or make room.",
+            ) from error
+        with lock as file:
             if not _takes(file):
                 file.seek(0)
                 raise UserError(

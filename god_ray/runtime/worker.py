@@ -36,6 +36,7 @@ from god_ray.runtime.assemble import (
     assemble,
     build_local,
     origin,
+    require_ledger,
     restore_newest,
 )
 from god_ray.runtime.assignment import Assignment
@@ -132,6 +133,8 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
     agree_on_state(local, group)
     ports = _ports(local, folder, store, group.rank == 0, fingerprint)
     try:
+        if isinstance(ports.journal, Ledger):
+            require_ledger(ports.journal.last_step, found)
         loop = assemble(local, group, ports, found, generation)
         _announce(local, folder, group, generation, fingerprint, f"training{origin(found)}")
         return asdict(loop.run(local.assignment.plan().cursor_at(0 if found is None else found.step)))
