@@ -46,6 +46,8 @@ class RelaxedExchange:
         take_notes: Callable[[Any], None],
         rows: Sequence[int],
     ) -> Reduced:
+        # Else the second forward does it, by a collective; in a tail not every worker has a forward.
+        self.ddp.reducer._rebuild_buckets()
         for parameter in self.parameters:
             parameter.grad = None
         lo, hi = self.ranges[self.notes.group.rank]
