@@ -129,22 +129,16 @@ def _join(job: Job) -> dict[str, Any]:
 
 @contextmanager
 def _watching(job: Job, facts: dict[str, Any], tell: Callable[[int], None]) -> Any:
-    """Fault injection, facts about the loop, files that a process which lives on must close."""
+    """Faults put in, facts taken out."""
     from god_ray.checkpoint.state import digest
-    from god_ray.monitor.ledger import Ledger
     from god_ray.runtime import control, inline, numerics, worker
 
     asks = dict(job.asks) if job.rank == 0 else {}
-    opened: list[Ledger] = []
 
     def said(step: int) -> None:
         if step in asks:
             control.send(job.folder.control, asks[step])
         tell(step)
-
-    def open_writer(*args: Any, **options: Any) -> Ledger:
-        opened.append(Ledger.open_writer(*args, **options))
-        return opened[-1]
 
     def assemble(module_assemble: Callable[..., Any]) -> Callable[..., Any]:
         def assembled(local: Any, group: Any, ports: Any, found: Any, generation: int) -> Any:
@@ -167,16 +161,10 @@ def _watching(job: Job, facts: dict[str, Any], tell: Callable[[int], None]) -> A
     with ExitStack() as stack:
         for module in (inline, worker):
             stack.enter_context(mock.patch.object(module, "assemble", assemble(module.assemble)))
-            ledger = mock.Mock(open_writer=open_writer)
-            stack.enter_context(mock.patch.object(module, "Ledger", ledger))
         stack.enter_context(mock.patch.object(worker, "RayReporter", _Barrier))
         if threads := os.environ.get("PINNED_THREADS"):
             stack.enter_context(mock.patch.object(numerics, "num_threads", return_value=int(threads)))
-        try:
-            yield
-        finally:
-            for ledger in opened:
-                ledger.close()
+        yield
 
 
 class _Barrier:

@@ -69,6 +69,19 @@ def test_close_to_bitwise(crew: Crew, spec_of: SpecOf, rows_of: RowsOf, name: st
         assert weights(relaxed)["rows_seen"] == weights(bitwise)["rows_seen"]
 
 
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_tail_right_after_the_first_step(
+    crew: Crew, spec_of: SpecOf, rows_of: RowsOf, workers: int
+) -> None:
+    """DDP regroups its buckets together in the second forward, which a worker without rows does not do."""
+    spec = spec_of({"model": "mlp", "optimizer": "sgd"}, rows_of(28), batch_size=25, epochs=2, clip_norm=5.0)
+    bitwise, _ = crew.train({**spec, "name": spec["name"] + "-bitwise"}, DEBUG)
+    spec["determinism"] = {"mode": "relaxed", "isa": crew.isa}
+    relaxed, _ = crew.train(spec, workers)
+    close(relaxed, bitwise)
+    assert [r["num_rows"] for r in ledger(relaxed)] == [25, 3, 25, 3]
+
+
 def test_all_workers_hold_the_same_state(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
     """Within a run the replicas do not drift: digests are compared at every step, and at the end."""
     spec = spec_of("batch_norm", rows_of(66), epochs=4, mode="relaxed", digest_every=1)
