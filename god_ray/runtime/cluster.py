@@ -64,7 +64,7 @@ def _connect(spec: RunSpec) -> Connection:
     cores = os.cpu_count() or 1
     needed = math.ceil(spec.lanes * spec.workers.cpus)
     # Workers have an environment of their own, so processes that Ray starts ahead only take their CPU time.
-    with _in_environment({**variables, "RAY_prestart_worker_first_driver": "0"}):
+    with in_environment({**variables, "RAY_prestart_worker_first_driver": "0"}):
         ray.init(address="local", num_cpus=max(cores, needed + 1), include_dashboard=False, **quiet)
     _close_to_others(Path.home() / ".ray" / "auth_token")
     return Connection({}, ours=True, fixed=True)
@@ -77,7 +77,8 @@ def _close_to_others(token: Path) -> None:
 
 
 @contextmanager
-def _in_environment(variables: dict[str, str]) -> Iterator[None]:
+def in_environment(variables: dict[str, str]) -> Iterator[None]:
+    """These variables for the time of a block; afterwards what was there before."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -8,7 +8,6 @@ has a final state afterwards, also when its process was killed.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from god_ray.errors import GodRayError
 from god_ray.monitor.newest import newest
 from god_ray.monitor.words import number, printable
 from god_ray.runtime.cause import first_cause
+from god_ray.runtime.cluster import in_environment
 from god_ray.runtime.run_folder import FINAL, RunFolder
 from god_ray.spec import Asha, Distribution, RunSpec, Sweep
 from god_ray.sweep.ranking import Row
@@ -203,13 +203,8 @@ class _Stop(_NoStop):
 def _quiet() -> Iterator[None]:
     """Without Tune's own words and its files for other tools: `say` and the rows hold all of it."""
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    before = {name: os.environ.get(name) for name in QUIET}
-    os.environ.update(QUIET)
-    try:
+    with in_environment(QUIET):
         yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @contextmanager
