@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from god_ray.ingest.carrier import Carrier, Counters, DirectCarrier, new_counters
 from god_ray.ingest.held import Collate, Leaf
-from god_ray.ingest.memory_feed import MemoryFeed
+from god_ray.ingest.memory_feed import MemoryFeed, read_at_once
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.ingest.tasks import Preprocess
 from god_ray.ingest.window_feed import WindowFeed
@@ -61,10 +61,10 @@ def open_feed(
     changed = threading.Condition()
     direct = DirectCarrier(source.reader, preprocess, counters)
     carrier: Carrier = direct
-    if reader == "ray":
+    if reader == "ray" and not read_at_once(source, plan):
         from god_ray.ingest.raydata import RayCarrier
 
         carrier = RayCarrier(source, preprocess, direct, counters, changed, memory_bytes)
     if plan.shuffle == "full":
-        return MemoryFeed(source, plan, carrier, counters, collate, changed, num_steps, patience_s)
+        return MemoryFeed(source, plan, carrier, direct, counters, collate, changed, num_steps, patience_s)
     return WindowFeed(source, plan, carrier, direct, counters, collate, changed, num_steps)

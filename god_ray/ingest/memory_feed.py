@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from god_ray.ingest.background import Background
-from god_ray.ingest.carrier import Abandoned, Carrier, Counters
+from god_ray.ingest.carrier import Abandoned, Carrier, Counters, DirectCarrier
 from god_ray.ingest.columns import ROW, hidden_column
 from god_ray.ingest.held import Collate, Held, HeldTable, HeldTensors, Leaf
 from god_ray.ingest.parquet import ParquetSource
@@ -33,6 +33,7 @@ class MemoryFeed:
         source: ParquetSource,
         plan: DataPlan,
         carrier: Carrier,
+        direct: DirectCarrier,
         counters: Counters,
         collate: Collate | None,
         changed: threading.Condition,
@@ -40,7 +41,8 @@ class MemoryFeed:
         patience_s: float,
     ) -> None:
         self.counters = counters
-        self._source, self._plan, self._carrier, self._collate = source, plan, carrier, collate
+        self._source, self._plan, self._carrier, self._direct = source, plan, carrier, direct
+        self._collate = collate
         self._changed, self._num_steps, self._patience_s = changed, num_steps, patience_s
         self._epoch = -1
         self._waiting_since: float | None = None
@@ -85,7 +87,7 @@ class MemoryFeed:
     def _begin(self) -> Background:
         if self._loading is None:
             self._tasks = tasks(self._source)
-            self._carrier.start(iter(self._tasks))
+            self._carrier.start(iter(self._tasks[1:]))  # the first is read before Ray could bring it
             self._loading = Background(self._load, "god_ray-load", lambda _: self._notify())
         return self._loading
 
@@ -117,8 +119,9 @@ class MemoryFeed:
         for task in self._tasks:
             if self._closed:
                 return
+            carrier = self._carrier if task.key else self._direct
             try:
-                table = self._carrier.get(task, self._patience)
+                table = carrier.get(task, self._patience)
             except Abandoned:
                 return
             if self.counters["windows_by_ray"] > brought:  # what the worker reads itself is no sign of life
@@ -146,6 +149,11 @@ def tasks(source: ParquetSource) -> list[Task]:
         )
         for index in range(len(bounds) - 1)
     ]
+
+
+def read_at_once(source: ParquetSource, plan: DataPlan) -> bool:
+    """A set of one read: the worker has it long before Ray Data has started."""
+    return plan.shuffle == "full" and len(tasks(source)) == 1
 
 
 class _Tensors:

@@ -139,6 +139,7 @@ class Ledger:
                 f"the ledger line of step {step} could not be written under {self.folder}",
                 cause,
                 "make room, then resume: all published steps are there",
+                final=True,
             )
         self._size += written
         self.last_step = step

@@ -8,6 +8,7 @@ a victim, and never the cause.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 
 from god_ray.errors import GodRayError, RunFailed
 
@@ -28,9 +29,13 @@ def explained(error: Exception) -> GodRayError:
 
 
 def first_cause(error: BaseException) -> GodRayError:
-    """The error that started it, out of Ray's wrappings: a worker's own before its peers' lost lines."""
-    failures = getattr(error, "worker_failures", None) or {}
-    causes = [_unwrap(e) for _, e in sorted(failures.items())] or [_unwrap(error)]
+    """The error that started it, out of Ray's wrappings."""
+    return first_of(getattr(error, "worker_failures", None) or {0: error})
+
+
+def first_of(failures: Mapping[int, BaseException]) -> GodRayError:
+    """Of errors by rank: a worker's own before its peers' lost lines."""
+    causes = [_unwrap(error) for _, error in sorted(failures.items())]
     known = [cause for cause in causes if isinstance(cause, GodRayError)]
     own = [cause for cause in known if not cause.data.get("victim")]
     if own:

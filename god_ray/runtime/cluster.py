@@ -49,7 +49,8 @@ class Connection(NamedTuple):
 
 def _connect(spec: RunSpec) -> Connection:
     variables = numerics.environment(spec)
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # it only warns in a log
+    os.environ.setdefault("RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING", "0")  # the run keeps its log
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # the worker keeps a log of its own
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
+from god_ray.errors import RunFailed
 from god_ray.loop.request import Request
 
 
@@ -42,13 +44,16 @@ def _read(path: Path) -> Request:
 
 
 class FileControl:
-    """The leader's side: one `stat` a step."""
+    """The leader's side: one `stat` a step. `ended`: set by a driver in this process that will not wait."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "request.json"
+    def __init__(self, folder: Path, ended: threading.Event | None = None) -> None:
+        self._path, self._ended = folder / "request.json", ended
         self._seen: tuple[int, int] | None = None
 
     def poll(self) -> Request | None:
+        """The command, once. Raises RunFailed when the run has been ended at once."""
+        if self._ended is not None and self._ended.is_set():
+            raise RunFailed("the run was ended at once.")
         try:
             status = os.stat(self._path)
         except FileNotFoundError:

@@ -38,11 +38,14 @@ class Interrupted(Exception):
     """The second Ctrl-C."""
 
 
-Fit = Callable[[Assignment, RunFolder, int], tuple[dict[str, Any], Any]]
+Fit = Callable[[Assignment, RunFolder, int, threading.Event], tuple[dict[str, Any], Any]]
+"""One attempt: (assignment, folder, workers, ended). It gives up soon after `ended` has been set."""
+
+GIVING_UP_S = 10.0
 
 
 def drive(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> Ended:
-    """Attempt after attempt until the run ends. `fit` does one attempt with so many workers."""
+    """Attempt after attempt until the run ends."""
     with _interrupts(lambda: control.send(folder.control, Request("stop"))):
         try:
             ended = _attempts(assignment, folder, workers, fit)
@@ -79,23 +82,29 @@ def _begin(assignment: Assignment, folder: RunFolder, workers: int) -> None:
         reason += "; the recipe's or preprocess's file has changed since the attempt before"
     folder.move("STARTING", reason)
     now = {"workers": workers, "started_at": round(time(), 3), "code": code}
-    folder.update(attempts=[*attempts, now])
+    folder.update(attempts=[*attempts, now], last_failure=None, fatal=None)
 
 
 def _attempt(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> tuple[Ended, int]:
     """One attempt. Returns how it ended, and the size asked for (0: none). Raises Interrupted."""
     box: dict[str, Any] = {}
+    given_up = threading.Event()
 
     def work() -> None:
         try:
-            box["result"] = fit(assignment, folder, workers)
+            box["result"] = fit(assignment, folder, workers, given_up)
         except BaseException as error:  # noqa: BLE001 - handed to the waiting thread, nothing is swallowed
             box["error"] = error
 
     thread = threading.Thread(target=work, name="fit", daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(0.2)
+    try:
+        while thread.is_alive():
+            thread.join(0.2)
+    except Interrupted:
+        given_up.set()
+        thread.join(GIVING_UP_S)
+        raise
     if "error" in box:
         failure = first_cause(box["error"])
         return Ended("FAILED", failure.what, {"kind": "failed"}, failure), 0

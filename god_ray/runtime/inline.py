@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from god_ray.checkpoint.store import CheckpointStore
-from god_ray.loop.ports import Reporter
+from god_ray.loop.ports import Control, Reporter
 from god_ray.monitor.ledger import Ledger
 from god_ray.runtime import numerics
 from god_ray.runtime.assemble import (
@@ -34,23 +35,32 @@ from god_ray.runtime.writer import BackgroundCheckpoints, NoReporter
 from god_ray.sync.group import Solo
 
 
-def fit(assignment: Assignment, folder: RunFolder, workers: int) -> tuple[dict[str, Any], None]:
+def fit(
+    assignment: Assignment, folder: RunFolder, workers: int, ended: threading.Event
+) -> tuple[dict[str, Any], None]:
     """One attempt of the driver, here."""
     try:
-        return {"outcome": run(assignment, folder)}, None
+        return {"outcome": run(assignment, folder, ended=ended)}, None
     except Exception as error:  # the recipe's code may raise anything
         raise explained(error) from error
 
 
-def run(assignment: Assignment, folder: RunFolder, reporter: Reporter | None = None) -> dict[str, Any]:
-    """Train here until the outcome. Raises what a worker would raise, directly."""
+def run(
+    assignment: Assignment,
+    folder: RunFolder,
+    reporter: Reporter | None = None,
+    ended: threading.Event | None = None,
+) -> dict[str, Any]:
+    """Train here until the outcome. Raises what a worker would raise, directly; RunFailed once `ended`."""
     try:
-        return _run(assignment, folder, reporter or NoReporter())
+        return _run(assignment, folder, reporter or NoReporter(), FileControl(folder.control, ended))
     finally:
         numerics.unpin()
 
 
-def _run(assignment: Assignment, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
+def _run(
+    assignment: Assignment, folder: RunFolder, reporter: Reporter, control: Control
+) -> dict[str, Any]:
     group = Solo()
     device = torch.device("cuda" if assignment.spec.workers.gpus and torch.cuda.is_available() else "cpu")
     local = build_local(assignment, device)
@@ -63,7 +73,7 @@ def _run(assignment: Assignment, folder: RunFolder, reporter: Reporter) -> dict[
     with Ledger.open_writer(folder.ledger, exact=assignment.spec.determinism.mode == "bitwise") as ledger:
         require_ledger(ledger.last_step, found)
         saves = BackgroundCheckpoints(store, assignment.spec.checkpoint, meta, ledger.sync)
-        ports = Ports(ledger, saves, FileControl(folder.control), reporter)
+        ports = Ports(ledger, saves, control, reporter)
         loop = assemble(local, group, ports, found, generation)
         folder.move("RUNNING", f"training in one process{origin(found)}")
         me = {"id": f"w{generation}-0", "pid": os.getpid(), "node": socket.gethostname(), "rank": 0}

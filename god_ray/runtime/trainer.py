@@ -7,23 +7,27 @@ what comes next.
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, UserCallback
+from ray.train.torch import TorchConfig
 
+from god_ray.runtime import internals
 from god_ray.runtime.assignment import Assignment
+from god_ray.runtime.cause import first_of
 from god_ray.runtime.cluster import Connection, require_room
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.worker import train
 
 GROUP_TIMEOUT_S = 600
-# The one name of Ray's own that god_ray relies on; tests/contract/test_ray.py fails first when it changes.
-RAY_CHECKPOINT_LIST = "checkpoint_manager_snapshot.json"
 
 
 def fit(
-    connection: Connection, assignment: Assignment, folder: RunFolder, workers: int
+    connection: Connection, assignment: Assignment, folder: RunFolder, workers: int, ended: threading.Event
 ) -> tuple[dict[str, Any], Any]:
     """Run one attempt to its end. Raises what Ray raises when its own restarts are used up."""
     spec = assignment.spec
@@ -31,11 +35,13 @@ def fit(
         require_room(spec, workers)
     # The run folder is Ray's experiment folder too, since Ray takes only checkpoints inside it. Ray's list of
     # checkpoints is made anew in each attempt: the store decides what is kept, and what is intact.
-    (folder.path / RAY_CHECKPOINT_LIST).unlink(missing_ok=True)
+    (folder.path / internals.CHECKPOINT_LIST).unlink(missing_ok=True)
     gpu = spec.workers.gpus > 0
     resources = {"CPU": spec.workers.cpus} | ({"GPU": spec.workers.gpus} if gpu else {})
-    trainer = TorchTrainer(
-        train,
+    trainer = internals.make_trainer(
+        connection.fixed,
+        ended,
+        train_loop_per_worker=train,
         train_loop_config={"assignment": assignment},
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker=resources),
         torch_config=TorchConfig(backend="nccl" if gpu else "gloo", timeout_s=GROUP_TIMEOUT_S),
@@ -44,9 +50,41 @@ def fit(
             storage_path=str(folder.path.parent),
             failure_config=FailureConfig(max_failures=spec.failures.max),
             checkpoint_config=CheckpointConfig(num_to_keep=None),
+            callbacks=[Recovery(folder)],
             worker_runtime_env={"env_vars": connection.variables} if connection.variables else None,
         ),
     )
-    result = trainer.fit()
+    with _written_down(folder):
+        result = trainer.fit()
     returned: Any = result.return_value
     return dict(returned), result.checkpoint
+
+
+class Recovery(UserCallback):
+    """Writes down that Ray replaces the workers, and why: nobody else sees it if all are dead."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def after_exception(self, run_context: object, worker_exceptions: dict[int, Exception]) -> None:
+        self.folder.move("RECOVERING", first_of(worker_exceptions).what)
+
+
+@contextmanager
+def _written_down(folder: RunFolder) -> Iterator[None]:
+    """What Ray Train's controller has to say goes to the run's logs, as the workers' words do."""
+    logs = folder.path / "logs"
+    logs.mkdir(exist_ok=True)
+    logger, handler = logging.getLogger("ray.train"), logging.FileHandler(logs / "controller.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+        logger.removeHandler(handler)
+        handler.close()

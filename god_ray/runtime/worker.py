@@ -2,7 +2,7 @@
 
 In: an assignment. Out: an outcome, as plain data. The leader (rank 0) fills the ports with files and Ray,
 the others with nothing. Failures that all workers see alike end the run at once; what one worker alone
-meets is raised, and Ray restarts the group from the last checkpoint.
+meets is raised, and Ray restarts the group from the last checkpoint: to end at once, if no restart helps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,18 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from god_ray import errors
 from god_ray.checkpoint.store import CheckpointStore
-from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError
+from god_ray.errors import (
+    AuditMismatch,
+    Bug,
+    CheckpointError,
+    FingerprintMismatch,
+    GodRayError,
+    LedgerMismatch,
+    RecipeError,
+    RowsMismatch,
+)
 from god_ray.monitor.ledger import Ledger
+from god_ray.monitor.newest import newest
 from god_ray.plan import worker_lanes
 from god_ray.runtime.assemble import (
     Local,
@@ -47,6 +57,8 @@ from god_ray.runtime.writer import BackgroundCheckpoints, NoCheckpoints, NoJourn
 from god_ray.sync.group import Group, TorchGroup
 
 AGREED = (AuditMismatch, FingerprintMismatch)
+# Met by one worker, and by the next one in its place as well.
+FINAL = (Bug, CheckpointError, LedgerMismatch, RecipeError, RowsMismatch)
 
 
 class RayReporter:
@@ -70,6 +82,9 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     device = ray.train.torch.get_device()
     group = TorchGroup(device)
     folder = RunFolder(assignment.folder)
+    fatal = folder.read().get("fatal")
+    if fatal is not None:
+        return {"failure": _raised(*fatal)}
     with _written_down(folder, group.rank):
         try:
             local = _build_together(assignment, device, group)
@@ -87,9 +102,26 @@ def _told(failure: GodRayError, folder: RunFolder) -> GodRayError | None:
     print(failure, file=sys.stderr)
     if isinstance(failure, AGREED) or failure.data.get("agreed"):
         return failure
-    if not failure.data.get("victim"):
-        folder.update(last_failure=failure.what)
+    if failure.data.get("victim"):
+        return None
+    published = newest(folder.ledger)
+    again = {"what": failure.what, "after_step": published["step"] if published else 0}
+    if folder.read().get("last_failure") == again:
+        why = f"It came twice in the same step, with nothing done in between.\n  {failure.why}".rstrip()
+        failure = type(failure)(failure.what, why, failure.fix, final=True)
+    if isinstance(failure, FINAL) or failure.data.get("final"):
+        folder.update(fatal=_written(failure))
+    folder.update(last_failure=again)
     return None
+
+
+def _written(failure: GodRayError) -> list[str]:
+    return [type(failure).__name__, failure.what, failure.why, failure.fix]
+
+
+def _raised(name: str, what: str, why: str, fix: str, **data: Any) -> GodRayError:
+    kind: type[GodRayError] = getattr(errors, name)
+    return kind(what, why, fix, **data)
 
 
 def _build_together(assignment: Assignment, device: torch.device, group: Group) -> Local:
@@ -99,13 +131,13 @@ def _build_together(assignment: Assignment, device: torch.device, group: Group) 
         local = build_local(assignment, device)
     except GodRayError as error:
         failure = error
-    told = None if failure is None else [type(failure).__name__, failure.what, failure.why, failure.fix]
+    told = None if failure is None else _written(failure)
     said = [json.loads(data) for data in group.gather_bytes(json.dumps(told).encode())]
     first = next((rank for rank, error in enumerate(said) if error is not None), None)
     if first is not None:
         name, what, why, fix = said[first]
-        kind: type[GodRayError] = getattr(errors, name)
-        raise kind(what if all(said) else f"worker {first}: {what}", why, fix, agreed=True) from failure
+        where = "" if all(said) else f"worker {first}: "
+        raise _raised(name, where + what, why, fix, agreed=True) from failure
     assert local is not None
     return local
 
@@ -180,9 +212,9 @@ def _announce(
         worker["lanes"] = list(lanes)
     if group.rank == 0:
         before = folder.read()
-        recovered = before.get("state") == "RUNNING"
+        recovered = before.get("state") == "RECOVERING"
         if recovered:
-            doing += f"; again, after: {before.get('last_failure') or 'a worker died'}"
+            doing += f"; again, after: {before['reason']}"
         folder.move("RUNNING", doing)
         folder.update(
             generation=generation,
@@ -190,5 +222,4 @@ def _announce(
             workers=workers,
             recoveries=int(before.get("recoveries", 0)) + int(recovered),
             generation_started_at=round(time(), 3),
-            last_failure=None,
         )

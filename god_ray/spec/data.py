@@ -42,7 +42,8 @@ class Data(Section):
     )
     reader: Literal["ray", "direct"] = Field(
         default="ray",
-        description="`ray`: Ray Data carries the rows; `direct`: each worker reads its own. The rows are "
+        description="`ray`: Ray Data carries the rows, but for those that a worker needs at once (a first "
+        "window, the first 8 MB of a set held in memory); `direct`: each worker reads its own. The rows are "
         "the same.",
     )
     min_leaf_rows: Positive = Field(

@@ -164,6 +164,8 @@ def test_one_worker_and_then_all_are_killed(
     first = pids(folder, 1)
     gates.reached(folder, 8)
     os.kill(first[1], signal.SIGKILL)
+    until(lambda: folder.read()["state"] == "RECOVERING", "it is written down")
+    assert folder.read()["reason"].startswith("a worker failed: "), "whoever waits knows why"
     gates.open(8)
     second = pids(folder, 2)
     gates.reached(folder, 14)
@@ -178,6 +180,41 @@ def test_one_worker_and_then_all_are_killed(
     assert len(record["attempts"]) == 1, "it was Ray's restart"
     assert not set(first) & set(second)
     assert [r["generation"] for r in ledger(result)] == [1] * 7 + [2] * 6 + [3] * 7
+
+
+def test_what_fails_twice_in_one_step_fails_for_good(spec_of: Callable[..., dict[str, Any]]) -> None:
+    """An error of the recipe's is tried once more, not as often as workers may be lost."""
+    spec = spec_of() | {"failures": {"max": 9}}
+    spec["config"]["fails"] = 5
+    result = api.train(spec)
+    assert (result.state, result.step) == ("FAILED", 4)
+    assert result.failure is not None
+    assert "ArithmeticError: update 5 cannot be" in result.failure.what
+    assert result.failure.why.startswith("It came twice in the same step")
+    assert folder_of(spec).read()["generation"] == 2
+
+
+def test_ended_at_once(
+    spec_of: Callable[..., dict[str, Any]], background: ThreadPoolExecutor, gates: Gates
+) -> None:
+    """Whose Ray it is does not matter: the workers go, and the run can go on."""
+    spec = spec_of(gates.config(8))
+    folder = folder_of(spec)
+    signals = background.submit(_interrupt_twice, folder, gates)
+    result = api.train(spec)
+    workers = signals.result(DEADLINE_S)
+    assert (result.state, result.reason) == ("STOPPED", "stopped at once by a second Ctrl-C")
+    until(lambda: not any(psutil.pid_exists(pid) for pid in workers), "its workers are gone")
+    assert len(ledger(result)) == 7
+
+
+def _interrupt_twice(folder: RunFolder, gates: Gates) -> list[int]:
+    workers = pids(folder, 1)
+    gates.reached(folder, 8)
+    os.kill(os.getpid(), signal.SIGINT)
+    until(lambda: control.pending(folder.control), "the first is heard")
+    os.kill(os.getpid(), signal.SIGINT)
+    return workers
 
 
 def test_resized_while_it_runs(

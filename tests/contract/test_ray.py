@@ -10,7 +10,7 @@ import ray.train
 from ray.train.v2._internal.constants import CHECKPOINT_MANAGER_SNAPSHOT_FILENAME
 from ray.train.v2._internal.execution.context import TrainContext
 
-from god_ray.runtime.trainer import RAY_CHECKPOINT_LIST
+from god_ray.runtime.internals import CHECKPOINT_LIST
 
 
 def test_the_pinned_ray_is_the_one_that_was_measured() -> None:
@@ -18,7 +18,7 @@ def test_the_pinned_ray_is_the_one_that_was_measured() -> None:
 
 
 def test_rays_list_of_checkpoints_has_the_name_that_an_attempt_removes() -> None:
-    assert RAY_CHECKPOINT_LIST == CHECKPOINT_MANAGER_SNAPSHOT_FILENAME
+    assert CHECKPOINT_LIST == CHECKPOINT_MANAGER_SNAPSHOT_FILENAME
 
 
 def test_checkpoints_in_place_must_lie_inside_the_experiment_folder() -> None:

@@ -176,7 +176,9 @@ class Crew:
         attempts = Attempts()
         sizes = [workers]
 
-        def fit(assignment: Assignment, folder: RunFolder, size: int) -> tuple[dict[str, Any], None]:
+        def fit(
+            assignment: Assignment, folder: RunFolder, size: int, _ended: object
+        ) -> tuple[dict[str, Any], None]:
             size = sizes.pop() if sizes else size
             for left in range(restarts, -1, -1):
                 jobs = [

@@ -1,6 +1,7 @@
 """The zoo, with updates that wait: `gates: {7: path}` holds update 7 of every worker until the file is there.
 
 A gate is how a test knows where a run is when it kills or asks something. The numbers are the zoo's.
+`fails: s` raises in update s of every worker.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ def build(config: dict) -> god_ray.Recipe:
     gates = {int(step): Path(path) for step, path in config["gates"].items()}
 
     def wait(*_: object) -> None:
-        gate = gates.get(int(optimizer.state.get(last, {}).get("step", 0)) + 1)
+        update = int(optimizer.state.get(last, {}).get("step", 0)) + 1
+        if update == config.get("fails"):
+            raise ArithmeticError(f"update {update} cannot be")
+        gate = gates.get(update)
         deadline = time.monotonic() + DEADLINE_S
         while gate is not None and not gate.exists():
             if time.monotonic() > deadline:

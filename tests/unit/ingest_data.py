@@ -35,6 +35,11 @@ def write(folder: Path, files: Sequence[tuple[int, int]]) -> ParquetSource:
     return ParquetSource.open([str(folder)])
 
 
+def weighing(source: ParquetSource, row_bytes: int) -> ParquetSource:
+    """The same set, its rows said to be so large: small ones are read by the worker at one go."""
+    return ParquetSource(source.schema, source.manifest, row_bytes, source.sizes, source.reader)
+
+
 def plan_of(source: ParquetSource, shuffle: str, batch_size: int, lanes: int, window: int = 3) -> DataPlan:
     return DataPlan(source.manifest, batch_size, lanes, 11, shuffle, window, 2)  # type: ignore[arg-type]
 
