@@ -102,14 +102,17 @@ def _create(loaded: LoadedSpec, assignment: Assignment, storage: Path, name: str
 
 def resume(
     run: str,
-    storage: Path,
+    storage: str | os.PathLike[str] = "runs",
     *,
     workers: int | None = None,
     debug: bool = False,
     watch: Watch | None = None,
 ) -> Result:
-    """Go on with a stopped, failed or killed run. Raises RunNotFound or ResumeRefused."""
-    folder = RunFolder.find(run, storage)
+    """Go on with a stopped, failed or killed run, a name under `storage` or a path.
+
+    Raises RunNotFound or ResumeRefused.
+    """
+    folder = RunFolder.find(run, Path(storage))
     record = folder.read()
     if record["state"] == "SUCCEEDED":
         return _result(folder, record["state"], record["reason"], record["result"])
@@ -119,7 +122,7 @@ def resume(
     _require_same_data(record, assignment)
     shuffle = record["spec"]["data"]["shuffle"]
     data = assignment.spec.data.model_copy(update={"shuffle": shuffle})
-    spec = assignment.spec.model_copy(update={"data": data})
+    spec = assignment.spec.model_copy(update={"data": data, "init_from": record["spec"]["init_from"]})
     assignment = assignment.with_spec(spec)
     last = (record.get("attempts") or [{"workers": spec.workers.initial}])[-1]["workers"]
     size = 1 if debug else _within_lanes(workers or last, spec.lanes)
@@ -178,7 +181,7 @@ def _require_same_data(record: Mapping[str, Any], assignment: Assignment) -> Non
         if source is None or source.manifest.fingerprint == before:
             continue
         rows = source.manifest.num_rows
-        was = "" if count is None else f" {count} rows became {rows}."
+        was = "" if count in (None, rows) else f" {count} rows became {rows}."
         raise ResumeRefused(
             f"data.{'train' if key == 'data' else 'eval'} of run {record['name']} has changed.{was}",
             "A resumed run must see every row of every epoch exactly once, in the order it began with.",

@@ -38,7 +38,7 @@ def ledger(
     ] = False,
     from_step: Annotated[int, typer.Option("--from", metavar="STEP", min=1, help="Begin at this step.")] = 1,
 ) -> None:
-    """Print one line per published step."""
+    """Print one line per published step. In JSON, `epoch` counts from 0."""
     from god_ray.monitor.ledger import Ledger
     from god_ray.runtime.run_folder import RunFolder
 
@@ -60,7 +60,7 @@ def _cells(record: Mapping[str, Any]) -> tuple[str, ...]:
     step_s = timings.get("step_s", sum(timings.values()) if timings else None)
     return (
         str(record["step"]),
-        str(record["epoch"]),
+        str(record["epoch"] + 1),
         str(record["num_rows"]),
         record["row_checksum"],
         number(record["loss"]),

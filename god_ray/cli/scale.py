@@ -47,7 +47,8 @@ def scale(
         return
     control.send(folder.control, Request("resize", workers))
     plural = "s" * (workers > 1)
-    typer.echo(f"run {folder.name}: asked for {workers} worker{plural}, now {now}.", err=True)
+    has = f", it has {now}" if now else ""
+    typer.echo(f"run {folder.name}: asked for {workers} worker{plural}{has}.", err=True)
     typer.echo("  After the step it is in, it writes a checkpoint and goes on from there;", err=True)
     typer.echo("  the result stays the same.", err=True)
 

@@ -143,7 +143,7 @@ class Step:
         bad = [lane for lane, value in enumerate(losses) if value is not None and not math.isfinite(value)]
         where = f"lanes {bad}" if bad else f"a total weight of {weight}"
         raise RunFailed(
-            f"the loss is {loss} at step {self.cursor.step + 1} (epoch {self.cursor.epoch}), from {where}.",
+            f"the loss is {loss} at {_place(self.cursor)}, from {where}.",
             "The step was not applied on any worker; checkpoints from before it are intact.",
             "lower the learning rate, set clip_norm, or look for bad rows in this step.",
             agreed=True,
@@ -179,12 +179,16 @@ class Step:
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm))
         if not math.isfinite(norm):
             raise RunFailed(
-                f"the gradient norm is {norm} at step {self.cursor.step + 1} (epoch {self.cursor.epoch}).",
+                f"the gradient norm is {norm} at {_place(self.cursor)}.",
                 "The step was not applied on any worker; checkpoints from before it are intact.",
                 "look for divisions by zero or square roots of zero in the loss.",
                 agreed=True,
             )
         return norm
+
+
+def _place(cursor: Cursor) -> str:
+    return f"step {cursor.step + 1} (epoch {cursor.epoch + 1})"
 
 
 def _present(values: list[float], rows: Sequence[int]) -> list[float | None]:

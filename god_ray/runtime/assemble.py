@@ -273,6 +273,7 @@ def _evaluation(
         preprocess=preprocess,
         collate=local.recipe.collate,
         memory_bytes=data.memory_bytes,
+        num_steps=plan.steps_per_epoch,
     )
     return Evaluation(local.recipe, runner, plan, feed, group, lanes)
 

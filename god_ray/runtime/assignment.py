@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import xxhash
 
+from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import DataError, UserError
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.plan import DataPlan
@@ -61,7 +62,7 @@ def prepare(loaded: LoadedSpec, folder: Path) -> Assignment:
     train = _open(spec, spec.data.train)
     evaluation = None if spec.data.eval is None else _open(spec, spec.data.eval)
     _require_rows(spec, train, evaluation)
-    spec = _decide_shuffle(spec, train)
+    spec = _pin_weights(_decide_shuffle(spec, train))
     draft = Assignment(spec, folder, train, evaluation, 0)
     steps = spec.steps or spec.epochs * draft.plan().steps_per_epoch  # type: ignore[operator]
     return replace(draft, num_steps=steps)
@@ -108,6 +109,16 @@ def _decide_shuffle(spec: RunSpec, train: ParquetSource) -> RunSpec:
     fits = train.manifest.num_rows * train.row_bytes <= spec.data.memory_bytes
     data = spec.data.model_copy(update={"shuffle": "full" if fits else "window"})
     return spec.model_copy(update={"data": data})
+
+
+def _pin_weights(spec: RunSpec) -> RunSpec:
+    """A run's newest checkpoint may be another one at the next start: the one of today is meant."""
+    source = Path(spec.init_from or "")
+    if not (source / "checkpoints").is_dir():
+        return spec
+    store = CheckpointStore(source / "checkpoints", 0)
+    found = store.newest_intact()
+    return spec if found is None else spec.model_copy(update={"init_from": str(store.path(found.step))})
 
 
 def load_preprocess(spec: RunSpec) -> Callable[..., Any] | None:

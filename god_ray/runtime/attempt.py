@@ -1,7 +1,8 @@
 """One leaf of a recipe on real rows, in this process: what a worker does first, before there are workers.
 
-In: an assignment. Out: the leaf's result. Whatever the user's code raises comes out as a RecipeError that
-names the line; an operation that torch refuses under `bitwise` is named as such. Must not write anything.
+In: an assignment. Out: the results of a leaf and of a small evaluation. Whatever the user's code raises
+comes out as a RecipeError that names the line; an operation that torch refuses under `bitwise` is named as
+such. Must not write anything.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import TypeVar
 import torch
 
 from god_ray.errors import GodRayError, RecipeError
+from god_ray.loop.evaluate import Evaluation
 from god_ray.loop.leaf import LeafResult, LeafRunner
 from god_ray.recipe import load_recipe
 from god_ray.runtime import numerics
 from god_ray.runtime.assemble import build_local
 from god_ray.runtime.assignment import Assignment, load_preprocess
 from god_ray.runtime.sample import sample
+from god_ray.sync.group import Solo
 
 T = TypeVar("T")
 _KERNEL = "does not have a deterministic implementation"
@@ -34,12 +37,14 @@ def try_leaf(assignment: Assignment) -> None:
     try:
         attempt.build()
         attempt.leaf(0)
+        if attempt.assignment.evaluation is not None:
+            attempt.evaluate()
     finally:
         numerics.unpin()
 
 
 class Attempt:
-    """`build`, then `leaf`; the model is thrown away afterwards."""
+    """`build`, then `leaf` and `evaluate`; the model is thrown away afterwards."""
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment, self.spec = assignment, assignment.spec
@@ -64,6 +69,23 @@ class Attempt:
         leaf = self.feed.leaf(cursor, lane)
         assert leaf is not None, "a full batch has rows for every lane"
         return self.blame("loss(model, batch)", lambda: self.runner.run(cursor, lane, leaf, keep=False))
+
+    def evaluate(self) -> dict[str, float]:
+        """The metrics over the first rows of the evaluation set; those that the spec names are among them."""
+        source, recipe, spec = self.assignment.evaluation, self.local.recipe, self.spec
+        assert source is not None
+        rows = min(source.manifest.num_rows, spec.batch_size)
+        plan, feed = sample(source, rows, spec.lanes, self.preprocess, recipe.collate)
+        evaluation = Evaluation(recipe, self.runner, plan, feed, Solo(), range(spec.lanes))
+        found = self.blame("metrics(model, batch)", lambda: evaluation.run(spec.seed, self.mixed))
+        for key, rule in (("checkpoint.keep_best", spec.checkpoint.keep_best), ("stop_when", spec.stop_when)):
+            if rule is not None and rule.metric not in found:
+                raise RecipeError(
+                    f"{key}.metric = {rule.metric}: the evaluation does not measure it.",
+                    f"It measures {', '.join(sorted(found))}.",
+                    "name one of these, or return it from the recipe's metrics().",
+                )
+        return found
 
     def blame(self, doing: str, call: Callable[[], T]) -> T:
         """Call the user's code; what it raises comes out as a RecipeError with its line."""

@@ -92,6 +92,19 @@ def in_environment(variables: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def missing_room(spec: RunSpec, workers: int) -> str:
+    """What the workers have to wait for, in words; "" if the cluster has room for them now."""
+    import ray
+
+    free, have = ray.available_resources(), ray.cluster_resources()
+    return "; ".join(
+        f"{workers} workers need {each * workers:g} {kind}, {free.get(kind, 0):g} of the cluster's "
+        f"{have.get(kind, 0):g} are free"
+        for kind, each in (("CPU", spec.workers.cpus), ("GPU", spec.workers.gpus))
+        if free.get(kind, 0) < each * workers
+    )
+
+
 def require_room(spec: RunSpec, workers: int) -> None:
     """Refuse what a fixed cluster can never place."""
     import ray

@@ -58,9 +58,7 @@ def run(
         numerics.unpin()
 
 
-def _run(
-    assignment: Assignment, folder: RunFolder, reporter: Reporter, control: Control
-) -> dict[str, Any]:
+def _run(assignment: Assignment, folder: RunFolder, reporter: Reporter, control: Control) -> dict[str, Any]:
     group = Solo()
     device = torch.device("cuda" if assignment.spec.workers.gpus and torch.cuda.is_available() else "cpu")
     local = build_local(assignment, device)

@@ -19,11 +19,12 @@ from ray.train.torch import TorchConfig
 from god_ray.runtime import internals
 from god_ray.runtime.assignment import Assignment
 from god_ray.runtime.cause import first_of
-from god_ray.runtime.cluster import Connection, require_room
+from god_ray.runtime.cluster import Connection, missing_room, require_room
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.worker import train
 
 GROUP_TIMEOUT_S = 600
+RAY_CHECKPOINT_LIST = "checkpoint_manager_snapshot.json"
 
 
 def fit(
@@ -33,12 +34,15 @@ def fit(
     spec = assignment.spec
     if connection.fixed:
         require_room(spec, workers)
+    missing = missing_room(spec, workers)
+    if missing:
+        folder.move("WAITING", missing)
     # The run folder is Ray's experiment folder too, since Ray takes only checkpoints inside it. Ray's list of
     # checkpoints is made anew in each attempt: the store decides what is kept, and what is intact.
-    (folder.path / internals.CHECKPOINT_LIST).unlink(missing_ok=True)
+    (folder.path / RAY_CHECKPOINT_LIST).unlink(missing_ok=True)
     gpu = spec.workers.gpus > 0
     resources = {"CPU": spec.workers.cpus} | ({"GPU": spec.workers.gpus} if gpu else {})
-    trainer = internals.make_trainer(
+    trainer = internals.Trainer(
         connection.fixed,
         ended,
         train_loop_per_worker=train,
@@ -60,7 +64,7 @@ def fit(
     return dict(returned), result.checkpoint
 
 
-class Recovery(UserCallback):
+class Recovery(UserCallback):  # type: ignore[misc]
     """Writes down that Ray replaces the workers, and why: nobody else sees it if all are dead."""
 
     def __init__(self, folder: RunFolder) -> None:

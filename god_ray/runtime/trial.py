@@ -7,7 +7,6 @@ naming the user's line where there is one. The model is thrown away afterwards. 
 from __future__ import annotations
 
 import warnings as python_warnings
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +16,6 @@ from torch import Tensor
 from god_ray.checkpoint.state import capture, digest
 from god_ray.errors import RecipeError, RunFailed
 from god_ray.loop.audit import Audit
-from god_ray.loop.evaluate import Evaluation
 from god_ray.loop.leaf import LeafResult
 from god_ray.loop.step import Step
 from god_ray.recipe import Recipe
@@ -119,14 +117,9 @@ class Trial(Attempt):
         self.warnings.append(f"{what} {why}")
 
     def _evaluate_twice(self) -> None:
-        source, recipe = self.assignment.evaluation, self.local.recipe
-        if source is None:
+        if self.assignment.evaluation is None:
             return
-        rows = min(source.manifest.num_rows, self.spec.batch_size)
-        plan, feed = sample(source, rows, self.spec.lanes, self.preprocess, recipe.collate)
-        evaluation = Evaluation(recipe, self.runner, plan, feed, Solo(), range(self.spec.lanes))
-        once = partial(evaluation.run, self.spec.seed, self.mixed)
-        results = [self.blame("metrics(model, batch)", once) for _ in range(2)]
+        results = [self.evaluate() for _ in range(2)]
         if repr(results[0]) != repr(results[1]) and self.spec.determinism.mode == "bitwise":
             raise RecipeError(
                 f"{self.file.path}: the same evaluation gave two results.",
@@ -134,14 +127,6 @@ class Trial(Attempt):
                 "compute metrics from (model, batch) alone.",
             )
         self.facts["metrics"] = results[0]
-        best, stop = self.spec.checkpoint.keep_best, self.spec.stop_when
-        for key, rule in (("checkpoint.keep_best", best), ("stop_when", stop)):
-            if rule is not None and rule.metric not in results[0]:
-                raise RecipeError(
-                    f"{key}.metric = {rule.metric}: the evaluation does not measure it.",
-                    f"It measures {', '.join(sorted(results[0]))}.",
-                    "name one of these, or return it from the recipe's metrics().",
-                )
 
     def _steps(self) -> None:
         """Whole steps, as one worker would do them, and a snapshot as a checkpoint would take it."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from god_ray.errors import CheckpointError
+from god_ray.monitor.words import counted
 from god_ray.runtime.findings import Findings
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.verify_against import compare
@@ -78,7 +79,7 @@ def _checkpoints(
             found.differ("checkpoints", f"{name} has digest {digest}, the ledger says {written}", step)
     if saved:
         equal = f", the digests of {compared} equal to the ledger's" if compared else ""
-        found.hold("checkpoints", f"{len(saved)} checkpoints are intact{equal}")
+        found.hold("checkpoints", f"{counted(len(saved), 'checkpoint')} intact{equal}")
     else:
         found.skipped.append("there are no checkpoints")
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from god_ray.errors import GodRayError
+from god_ray.monitor.words import counted
 from god_ray.plan import DataPlan, Manifest, epoch_checksum
 from god_ray.plan.expected import step_checksums
 from god_ray.runtime.findings import Findings
@@ -59,11 +60,11 @@ def _held(seen: Seen, plan: DataPlan | None, num_rows: int, found: Findings) -> 
     if not seen.last_step:
         found.skipped.append("no step has been published yet")
         return
-    found.hold("ledger", f"{seen.last_step} steps are published, each once, without gaps")
+    found.hold("ledger", f"{counted(seen.last_step, 'step')} published, each once, without gaps")
     if plan is not None:
-        found.hold("rows", f"the rows of each of {seen.last_step} steps are those of the plan")
+        found.hold("rows", f"{counted(seen.last_step, 'step')} with the rows of the plan")
     if seen.epochs:
-        text = f"each of {num_rows} rows was used once in each of {seen.epochs} whole epochs"
+        text = f"each of {counted(num_rows, 'row')} was used once in {counted(seen.epochs, 'whole epoch')}"
         found.hold("epochs", f"{text}, by the measured checksums")
 
 
@@ -85,7 +86,7 @@ def _whole_epoch(epoch: int, lines: Sequence[Line], num_rows: int, found: Findin
     """Needs no order, only the number of rows."""
     used = sum(line.num_rows for line in lines)
     measured = sum(line.row_checksum for line in lines) % 2**64
-    where = f"epoch {epoch} (steps {lines[0].step} to {lines[-1].step})"
+    where = f"epoch {epoch + 1} (steps {lines[0].step} to {lines[-1].step})"
     if used != num_rows:
         found.differ("epochs", f"{where} used {used} rows, the data set has {num_rows}")
     elif measured != (wanted := epoch_checksum(num_rows)):

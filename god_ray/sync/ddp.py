@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from inspect import signature
 from typing import Any
 
 import torch
@@ -19,12 +20,23 @@ from torch.nn.parallel import DistributedDataParallel
 from god_ray.errors import RecipeError
 from god_ray.sync.exchange import FixedOrderExchange, LeafTensors, Reduced
 
+# torch 2.13 renamed the argument; the old name warns there.
+_SYNC_BUFFERS = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in signature(DistributedDataParallel).parameters
+)
+
 
 def wrap(model: nn.Module, device: torch.device, find_unused: bool) -> DistributedDataParallel:
     """DDP around `model`; buffers are exchanged by god_ray, so DDP must not broadcast them."""
     ids = [device.index] if device.type == "cuda" else None
     return DistributedDataParallel(
-        model, device_ids=ids, broadcast_buffers=False, find_unused_parameters=find_unused
+        model,
+        device_ids=ids,
+        find_unused_parameters=find_unused,
+        gradient_as_bucket_view=True,
+        **{_SYNC_BUFFERS: False},  # type: ignore[arg-type]
     )
 
 
@@ -68,16 +80,14 @@ class RelaxedExchange:
         if not everybody:
             self._sum_without_ddp()
         small = self.notes.run(leaves.get, take_notes, rows)
-        if everybody:  # DDP made means of the sums
-            torch._foreach_mul_(
-                [p.grad for p in self.parameters if p.grad is not None], float(len(self.ranges))
-            )
+        # DDP made means of the sums
+        self.parts = len(self.ranges) if everybody else 1
         summed: list[Tensor] = [p if p.grad is None else p.grad for p in self.parameters]
         reduced = [*summed, *small.tensors[len(present) :]]
         return Reduced(reduced, small.notes, small.said, small.lane_values, self._divide)
 
     def _divide(self, weight: float) -> None:
-        torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], weight)
+        torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], self.parts / weight)
 
     def _require_reduced(self) -> None:
         """DDP leaves a bucket behind, in silence, when a parameter that it expects gets no gradient."""

@@ -99,9 +99,8 @@ def test_a_fault_starts_nothing(arguments, text, god_ray_here, small_spec: Path)
 
 def test_a_run_that_fails_says_why(god_ray_here, tmp_path: Path) -> None:
     bad = "return functional.cross_entropy"
-    recipe = RECIPE.replace(
-        bad, 'if batch["x"].abs().max() > 2.5:\n        raise ValueError("too big")\n    ' + bad
-    )
+    late = "loss.calls = getattr(loss, 'calls', 0) + 1\n    if loss.calls > 8: raise ValueError('too big')"
+    recipe = RECIPE.replace(bad, f"{late}\n    {bad}")
     code, out, err = god_ray_here("train", project(tmp_path, recipe=recipe), "--debug", "--name", "bad")
     assert (code, out) == (100, "bad\n")
     assert "run bad FAILED" in err
