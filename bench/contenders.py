@@ -37,7 +37,7 @@ Batches = Iterator[Sequence[Tensor]]
 def _train(gate: Gate, batches: Batches, job: Mapping[str, Any]) -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(recipe.network(job["widths"]))
-    optimizer = recipe.optimizer(model.parameters())
+    optimizer = recipe.optimizer(model.parameters(), job.get("fused"))
     while gate.wait():
         x, y = next(batches)
         optimizer.zero_grad()

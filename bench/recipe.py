@@ -24,8 +24,8 @@ def network(widths: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def optimizer(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.01)
+def optimizer(parameters: Iterable[Tensor], fused: bool | None = None) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, fused=fused)
 
 
 def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

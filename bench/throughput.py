@@ -52,6 +52,8 @@ def teams(folder: Path, data: Path, widths: Sequence[int], quick: bool) -> list[
     ]
     settings = [("bitwise", 2, 2), ("bitwise", 4, 2), ("relaxed", 2, 2), ("relaxed", 4, 2)]
     if not quick:
+        fused = {**job, "fused": True}  # what god_ray chooses; a user of torch has to ask for it
+        made.append(Team("DDP in memory, fused SGD, W = 2", contenders.memory, 2, fused))
         made.append(Team("DDP in memory, W = 1", contenders.memory, 1, job))
         settings += [("bitwise", 8, 2), ("bitwise", 2, 1), ("bitwise", 4, 1), ("bitwise", 8, 1)]
     return made + [god_ray_team(folder, data, widths, lanes, size, mode) for mode, lanes, size in settings]

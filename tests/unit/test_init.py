@@ -52,4 +52,4 @@ def test_an_unknown_name_is_an_attribute_error_that_lists_the_known_ones() -> No
 
 
 def test_dir_lists_the_public_names() -> None:
-    assert dir(god_ray) == ["Recipe", "Result", "RowRandom", "__version__", "errors", "train"]
+    assert dir(god_ray) == ["Recipe", "Result", "RowRandom", "__version__", "errors", "resume", "train"]
