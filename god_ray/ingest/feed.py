@@ -13,6 +13,7 @@ from god_ray.ingest.carrier import Carrier, Counters, DirectCarrier, new_counter
 from god_ray.ingest.held import Collate, Leaf
 from god_ray.ingest.memory_feed import MemoryFeed, read_at_once
 from god_ray.ingest.parquet import ParquetSource
+from god_ray.ingest.supply import Supply
 from god_ray.ingest.tasks import Preprocess
 from god_ray.ingest.window_feed import WindowFeed
 from god_ray.plan import Cursor, DataPlan
@@ -65,6 +66,5 @@ def open_feed(
         from god_ray.ingest.raydata import RayCarrier
 
         carrier = RayCarrier(source, preprocess, direct, counters, changed, memory_bytes)
-    if plan.shuffle == "full":
-        return MemoryFeed(source, plan, carrier, direct, counters, collate, changed, num_steps, patience_s)
-    return WindowFeed(source, plan, carrier, direct, counters, collate, changed, num_steps)
+    supply = Supply(source, plan, carrier, direct, counters, collate, num_steps, changed)
+    return MemoryFeed(supply, patience_s) if plan.shuffle == "full" else WindowFeed(supply)

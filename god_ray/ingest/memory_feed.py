@@ -1,22 +1,22 @@
 """Whole-set mode: the decoded set is held in memory once per process, for all epochs.
 
-In: a source, a plan, a carrier. Out: leaves, each a gather of the plan's row numbers. Must not know who
+In: a supply. Out: leaves, each a gather of the plan's row numbers. Must not know who
 carries the rows. A failure while loading is raised by `leaf`.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 
 import numpy as np
 import pyarrow as pa
 
 from god_ray.ingest.background import Background
-from god_ray.ingest.carrier import Abandoned, Carrier, Counters, DirectCarrier
+from god_ray.ingest.carrier import Abandoned
 from god_ray.ingest.columns import ROW, hidden_column
 from god_ray.ingest.held import Collate, Held, HeldTable, HeldTensors, Leaf
 from god_ray.ingest.parquet import ParquetSource
+from god_ray.ingest.supply import Supply
 from god_ray.ingest.tasks import SameColumns, Task, join
 from god_ray.ingest.tensors import Array, array_columns
 from god_ray.plan import Cursor, DataPlan
@@ -28,22 +28,9 @@ TASK_BYTES = 8 << 20
 class MemoryFeed:
     """A `Feed` over a set that fits into memory."""
 
-    def __init__(
-        self,
-        source: ParquetSource,
-        plan: DataPlan,
-        carrier: Carrier,
-        direct: DirectCarrier,
-        counters: Counters,
-        collate: Collate | None,
-        changed: threading.Condition,
-        num_steps: int | None,
-        patience_s: float,
-    ) -> None:
-        self.counters = counters
-        self._source, self._plan, self._carrier, self._direct = source, plan, carrier, direct
-        self._collate = collate
-        self._changed, self._num_steps, self._patience_s = changed, num_steps, patience_s
+    def __init__(self, supply: Supply, patience_s: float) -> None:
+        self.counters = supply.counters
+        self._supply, self._patience_s = supply, patience_s
         self._epoch = -1
         self._waiting_since: float | None = None
         self._last_arrival = 0.0
@@ -60,7 +47,7 @@ class MemoryFeed:
     def leaf(self, cursor: Cursor, lane: int) -> Leaf | None:
         if cursor.epoch != self._epoch:
             self._turn_to(cursor.epoch)
-        rows = self._plan.epoch(cursor.epoch).row_numbers(lane, cursor.step_in_epoch)
+        rows = self._supply.plan.epoch(cursor.epoch).row_numbers(lane, cursor.step_in_epoch)
         if not len(rows):
             return None
         return (self._held or self._wait()).gather(rows)
@@ -70,33 +57,33 @@ class MemoryFeed:
         self._notify()
         if self._loading is not None:
             self._loading.join(timeout_s=10)
-        self._carrier.close()
+        self._supply.carrier.close()
         self._held = None
 
     def _turn_to(self, epoch: int) -> None:
         """Have the next epoch's order made while this one is trained: 0.1 s per million rows."""
         self._epoch = epoch
-        following = epoch + 1
-        if self._num_steps is None or following * self._plan.steps_per_epoch < self._num_steps:
+        following, num_steps = epoch + 1, self._supply.num_steps
+        if num_steps is None or following * self._supply.plan.steps_per_epoch < num_steps:
             Background(lambda: self._prepare_order(following), "god_ray-order", lambda _: None)
 
     def _prepare_order(self, epoch: int) -> None:
-        if self._plan.shuffle == "full":
-            _ = self._plan.epoch(epoch).permutation
+        if self._supply.plan.shuffle == "full":
+            _ = self._supply.plan.epoch(epoch).permutation
 
     def _begin(self) -> Background:
         if self._loading is None:
-            self._tasks = tasks(self._source)
-            self._carrier.start(iter(self._tasks[1:]))  # the first is read before Ray could bring it
+            self._tasks = tasks(self._supply.source)
+            self._supply.carrier.start(iter(self._tasks[1:]))  # the first is read before Ray could bring it
             self._loading = Background(self._load, "god_ray-load", lambda _: self._notify())
         return self._loading
 
     def _wait(self) -> Held:
         loading = self._begin()  # a leaf may be asked for before any start
         begin = time.monotonic()
-        with self._changed:
+        with self._supply.changed:
             self._waiting_since = begin
-            self._changed.notify_all()
+            self._supply.changed.notify_all()
         loading.result()
         self.counters["waits"] += 1
         self.counters["waited_s"] += time.monotonic() - begin
@@ -114,12 +101,13 @@ class MemoryFeed:
         return max(0.0, self._patience_s - idle_s)
 
     def _load(self) -> None:
-        filled = _Tensors(self._plan.manifest.num_rows) if self._collate is None else _Tables(self._collate)
+        num_rows, collate = self._supply.plan.manifest.num_rows, self._supply.collate
+        filled = _Tensors(num_rows) if collate is None else _Tables(collate)
         brought = 0
         for task in self._tasks:
             if self._closed:
                 return
-            carrier = self._carrier if task.key else self._direct
+            carrier = self._supply.carrier if task.key else self._supply.direct
             try:
                 table = carrier.get(task, self._patience)
             except Abandoned:
@@ -129,11 +117,11 @@ class MemoryFeed:
             self._same_columns(table)
             filled.add(table)
         self._held = filled.finish()
-        self._carrier.start(iter(()))  # what Ray may still be doing is not needed
+        self._supply.carrier.start(iter(()))  # what Ray may still be doing is not needed
 
     def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        with self._supply.changed:
+            self._supply.changed.notify_all()
 
 
 def tasks(source: ParquetSource) -> list[Task]:

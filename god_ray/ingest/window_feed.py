@@ -1,26 +1,24 @@
 """Windowed mode: each lane holds the window it is in and the next one, nothing more.
 
-In: a source, a plan, a carrier. Out: leaves, gathered from windows that a loader thread brings in the order
+In: a supply. Out: leaves, gathered from windows that a loader thread brings in the order
 of first need. A leaf out of turn (audit, replay) is read on the spot and disturbs nothing. Must not know who
 carries the rows. A failure in the loader is raised by `leaf`.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from god_ray.errors import Bug
-from god_ray.ingest.carrier import Carrier, Counters, DirectCarrier
-from god_ray.ingest.held import Collate, Held, Leaf, hold
-from god_ray.ingest.parquet import ParquetSource
+from god_ray.ingest.held import Held, Leaf, hold
 from god_ray.ingest.sequence import Key, needs
+from god_ray.ingest.supply import Supply
 from god_ray.ingest.tasks import Task
 from god_ray.ingest.window_loader import WindowLoader, task_of
-from god_ray.plan import Cursor, DataPlan, Window
+from god_ray.plan import Cursor, Window
 
 Part = tuple[Held, NDArray[np.int64]]
 
@@ -28,20 +26,9 @@ Part = tuple[Held, NDArray[np.int64]]
 class WindowFeed:
     """A `Feed` whose memory does not grow with the data."""
 
-    def __init__(
-        self,
-        source: ParquetSource,
-        plan: DataPlan,
-        carrier: Carrier,
-        direct: DirectCarrier,
-        counters: Counters,
-        collate: Collate | None,
-        changed: threading.Condition,
-        num_steps: int | None,
-    ) -> None:
-        self.counters = counters
-        self._source, self._plan, self._carrier, self._direct = source, plan, carrier, direct
-        self._collate, self._changed, self._num_steps = collate, changed, num_steps
+    def __init__(self, supply: Supply) -> None:
+        self.counters = supply.counters
+        self._supply, self._plan = supply, supply.plan
         self._loader: WindowLoader | None = None
         self._place: dict[int, tuple[int, int]] = {}
 
@@ -52,19 +39,9 @@ class WindowFeed:
         soon = {key for lane in lanes for key in self._next_keys(lane, cursor.epoch, start[lane])}
         kept = {key: slot for key, slot in kept.items() if key in soon}
         self._place = {lane: self._behind(lane, cursor.epoch, start[lane]) for lane in lanes}
-        self._carrier.start(self._worth_carrying(cursor, lanes, frozenset(kept)))
-        upcoming = needs(self._plan, cursor, lanes, self._num_steps)
-        self._loader = WindowLoader(
-            self._source,
-            self._plan,
-            self._carrier,
-            self.counters,
-            self._collate,
-            self._changed,
-            lanes,
-            upcoming,
-            kept,
-        )
+        self._supply.carrier.start(self._worth_carrying(cursor, lanes, frozenset(kept)))
+        upcoming = needs(self._plan, cursor, lanes, self._supply.num_steps)
+        self._loader = WindowLoader(self._supply, lanes, upcoming, kept)
 
     def leaf(self, cursor: Cursor, lane: int) -> Leaf | None:
         lo, hi = self._plan.lane_range(lane, cursor.step_in_epoch)
@@ -94,7 +71,7 @@ class WindowFeed:
         if self._loader is not None:
             self._loader.stop()
         self._loader = None
-        self._carrier.close()
+        self._supply.carrier.close()
 
     def _next_keys(self, lane: int, epoch: int, position: int) -> list[Key]:
         windows = self._plan.epoch(epoch).windows(lane, position)[:2]
@@ -136,17 +113,17 @@ class WindowFeed:
         piece_of = np.searchsorted(starts, index, side="right") - 1
         needed, nth = np.unique(piece_of, return_inverse=True)
         segments = [window.segments[i] for i in needed]
-        pieces = tuple(self._source.piece(part.fragment, part.lo, part.hi) for part in segments)
+        pieces = tuple(self._supply.source.piece(part.fragment, part.lo, part.hi) for part in segments)
         read_starts = np.cumsum([0] + [piece.rows for piece in pieces])[:-1]
-        table = self._direct.read(Task(("random", window.lane, window.index), pieces))
-        return hold(table, self._collate), index - starts[piece_of] + read_starts[nth]
+        table = self._supply.direct.read(Task(("random", window.lane, window.index), pieces))
+        return hold(table, self._supply.collate), index - starts[piece_of] + read_starts[nth]
 
     def _worth_carrying(self, cursor: Cursor, lanes: range, held: frozenset[Key]) -> Iterator[Task]:
         """All but the first window of each lane, which is needed before Ray could bring it."""
         begun = set()
-        for need in needs(self._plan, cursor, lanes, self._num_steps):
+        for need in needs(self._plan, cursor, lanes, self._supply.num_steps):
             if need.window.lane in begun and need.key not in held:
-                yield task_of(self._source, need)
+                yield task_of(self._supply.source, need)
             begun.add(need.window.lane)
 
 

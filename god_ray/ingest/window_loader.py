@@ -6,7 +6,6 @@ batches. A failure while reading is raised by `next_window`, never swallowed, ne
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -18,12 +17,12 @@ from numpy.typing import NDArray
 
 from god_ray.errors import Bug
 from god_ray.ingest.background import Background
-from god_ray.ingest.carrier import Abandoned, Carrier, Counters
-from god_ray.ingest.held import Collate, Held, hold
+from god_ray.ingest.carrier import Abandoned
+from god_ray.ingest.held import Held, hold
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.ingest.sequence import Key, Need
+from god_ray.ingest.supply import Supply
 from god_ray.ingest.tasks import SameColumns, Task
-from god_ray.plan import DataPlan
 
 _MAX_HELD = 2
 """Windows per lane: the current one and the next."""
@@ -63,20 +62,10 @@ class WindowLoader:
     """One per start of the feed."""
 
     def __init__(
-        self,
-        source: ParquetSource,
-        plan: DataPlan,
-        carrier: Carrier,
-        counters: Counters,
-        collate: Collate | None,
-        changed: threading.Condition,
-        lanes: range,
-        upcoming: Iterator[Need],
-        kept: Mapping[Key, Slot],
+        self, supply: Supply, lanes: range, upcoming: Iterator[Need], kept: Mapping[Key, Slot]
     ) -> None:
         """kept: windows already in memory; those that are needed again are not read again."""
-        self._source, self._plan, self._carrier, self._counters = source, plan, carrier, counters
-        self._collate, self._changed, self._kept = collate, changed, dict(kept)
+        self._supply, self._changed, self._kept = supply, supply.changed, dict(kept)
         self._lanes = {lane: _Lane() for lane in lanes}
         self._stopped = False
         self._waiting: _Lane | None = None
@@ -98,8 +87,8 @@ class WindowLoader:
                 self._waiting = state
                 begin = time.monotonic()
                 self._changed.wait_for(lambda: state.ready or self._thread.done)
-                self._counters["waits"] += 1
-                self._counters["waited_s"] += time.monotonic() - begin
+                self._supply.counters["waits"] += 1
+                self._supply.counters["waited_s"] += time.monotonic() - begin
                 self._waiting = None
             if state.ready:
                 state.current = state.ready.popleft()
@@ -153,13 +142,13 @@ class WindowLoader:
             return 0.0 if state.hurry or self._starving or not state.slots else None
 
         try:
-            table = self._carrier.get(task_of(self._source, need), patience)
+            table = self._supply.carrier.get(task_of(self._supply.source, need), patience)
         except Abandoned:
             return None
         self._same_columns(table)
         window = need.window
-        permutation = self._plan.epoch(need.epoch).window_permutation(window)
-        held = hold(table, self._collate)
+        permutation = self._supply.plan.epoch(need.epoch).window_permutation(window)
+        held = hold(table, self._supply.collate)
         return Slot(need.key, window.start, window.start + window.rows, held, permutation)
 
     def _notify(self) -> None:

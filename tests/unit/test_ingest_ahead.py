@@ -21,8 +21,10 @@ from god_ray.ingest.ahead import AheadCarrier
 from god_ray.ingest.carrier import Abandoned, Counters, DirectCarrier, new_counters
 from god_ray.ingest.memory_feed import MemoryFeed
 from god_ray.ingest.parquet import ParquetSource
+from god_ray.ingest.supply import Supply
 from god_ray.ingest.tasks import Task, read_task
 from god_ray.ingest.window_feed import WindowFeed
+from god_ray.plan import DataPlan
 
 DEADLINE_S = 20.0
 
@@ -89,7 +91,13 @@ class World:
         self.script = Script(source)
         self.direct = DirectCarrier(source.reader, None, self.counters)
         self.carrier = AheadCarrier(self.script.begin, self.direct, self.counters, self.changed, 1 << 20)
+        self.source = source
         self.tasks = [Task(i, (source.piece(i, 0, 10),)) for i in range(source.manifest.num_fragments)]
+
+    def supply(self, plan: DataPlan, num_steps: int | None = None) -> Supply:
+        return Supply(
+            self.source, plan, self.carrier, self.direct, self.counters, None, num_steps, self.changed
+        )
 
     def get(self, number: int, wait: bool) -> None:
         table = self.carrier.get(self.tasks[number], lambda: None if wait else 0.0)
@@ -271,7 +279,7 @@ def test_a_windowed_feed_is_the_plan_however_much_comes(source: ParquetSource, r
     world = World(source)
     plan = plan_of(source, "window", 20, 3, 2)
     steps = 3 * plan.steps_per_epoch
-    feed = WindowFeed(source, plan, world.carrier, world.direct, world.counters, None, world.changed, steps)
+    feed = WindowFeed(world.supply(plan, steps))
     world.script.release(released)
     assert check_steps(feed, plan, 0, steps, range(3)) == 1200
     check_steps(feed, plan, 7, 20, range(1, 3))
@@ -287,17 +295,7 @@ def test_a_set_in_memory_is_the_plan_however_much_comes(source: ParquetSource, r
     large = weighing(source, 1 << 20)
     world = World(large)
     plan = plan_of(large, "full", 20, 3)
-    feed = MemoryFeed(
-        large,
-        plan,
-        world.carrier,
-        world.direct,
-        world.counters,
-        None,
-        world.changed,
-        None,
-        patience_s=0.05,
-    )
+    feed = MemoryFeed(world.supply(plan), patience_s=0.05)
     world.script.release(released)
     feed.start(plan.cursor_at(0), range(3))
     world.until(lambda: world.counters["rows_by_ray"] == min(10 * released, 390))  # nobody waits yet
@@ -311,7 +309,7 @@ def test_a_window_that_is_not_due_is_left_to_ray(source: ParquetSource) -> None:
     """Only each lane's first window is due at the start, though the loader is ahead of the trainer."""
     world = World(source)
     plan = plan_of(source, "window", 20, 2, 5)
-    feed = WindowFeed(source, plan, world.carrier, world.direct, world.counters, None, world.changed, None)
+    feed = WindowFeed(world.supply(plan))
     feed.start(plan.cursor_at(0), range(2))
     world.until(lambda: world.counters["windows_by_worker"] == 2)
     assert not threading.Event().wait(0.1)
@@ -326,7 +324,7 @@ def test_half_a_window_before_it_is_needed_the_next_is_read(source: ParquetSourc
     """Nothing comes from Ray: still the trainer waits only for the first window."""
     world = World(source)
     plan = plan_of(source, "none", 20, 1, 10)  # windows of 100 rows, five steps each
-    feed = WindowFeed(source, plan, world.carrier, world.direct, world.counters, None, world.changed, None)
+    feed = WindowFeed(world.supply(plan))
     feed.start(plan.cursor_at(0), range(1))
     for step in range(2):
         feed.leaf(plan.cursor_at(step), 0)
@@ -342,9 +340,7 @@ def test_nobody_waiting_means_patience(source: ParquetSource) -> None:
     large = weighing(source, 1 << 20)
     world = World(large)
     plan = plan_of(large, "full", 20, 3)
-    feed = MemoryFeed(
-        large, plan, world.carrier, world.direct, world.counters, None, world.changed, None, patience_s=0.0
-    )
+    feed = MemoryFeed(world.supply(plan), patience_s=0.0)
     feed.start(plan.cursor_at(0), range(3))
     world.until(lambda: world.counters["rows_by_worker"] == 10)  # the first read is the worker's own
     assert not threading.Event().wait(0.1)
@@ -358,9 +354,7 @@ def test_a_set_of_one_read_is_read_at_once(source: ParquetSource) -> None:
     """Ray Data takes seconds to start; the worker reads so little in milliseconds."""
     world = World(source)
     plan = plan_of(source, "full", 20, 3)
-    feed = MemoryFeed(
-        source, plan, world.carrier, world.direct, world.counters, None, world.changed, None, patience_s=60.0
-    )
+    feed = MemoryFeed(world.supply(plan), patience_s=60.0)
     assert check_steps(feed, plan, 0, plan.steps_per_epoch, range(3)) == 400
     feed.close()
     assert (world.counters["executions"], world.counters["rows_by_worker"]) == (0, 400)
