@@ -23,6 +23,7 @@ from god_ray.runtime.run_folder import RunFolder
 from god_ray.spec import LoadedSpec, RunSpec, load, resolved_yaml
 
 if TYPE_CHECKING:
+    from ray.train import Checkpoint
     from torch import nn
 
     from god_ray.runtime.assignment import Assignment
@@ -48,9 +49,18 @@ class Result:
     metrics: dict[str, Any]
     digest: str
     folder: Path
-    checkpoint: Any = None
-    """The last durable checkpoint, as `ray.train.Checkpoint`; None after a run in one process."""
     failure: GodRayError | None = None
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest intact checkpoint as a `ray.train.Checkpoint`; None if there is none yet."""
+        from ray.train import Checkpoint
+
+        from god_ray.checkpoint.store import CheckpointStore
+
+        store = CheckpointStore(RunFolder(self.folder).checkpoints, 0)
+        found = store.newest_intact()
+        return None if found is None else Checkpoint.from_directory(str(store.path(found.step)))
 
     def load_model(self) -> nn.Module:
         """The recipe's model with the last checkpoint's weights, in evaluation mode."""
@@ -71,6 +81,7 @@ def train(
     loaded = load(spec, overrides, **fields)
     name = loaded.spec.name or f"{strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     storage = Path(loaded.spec.storage)
+    RunFolder.require_new(storage, name)
     assignment = _prepare(loaded, storage / name, debug)
     with _host(assignment, debug) as host:
         from god_ray.runtime.attempt import try_leaf
@@ -220,7 +231,7 @@ def _drive(
     with folder.drive(), watch(folder, assignment.num_steps) if watch else nullcontext():
         control.clear(folder.control)  # what an earlier driver was asked; from here on, commands are heard
         ended = drive(assignment, folder, workers, host())
-    return _result(folder, ended.state, ended.reason, ended.outcome, ended.checkpoint, ended.failure)
+    return _result(folder, ended.state, ended.reason, ended.outcome, ended.failure)
 
 
 def _result(
@@ -228,7 +239,6 @@ def _result(
     state: str,
     reason: str,
     outcome: Mapping[str, Any],
-    checkpoint: Any = None,
     failure: GodRayError | None = None,
 ) -> Result:
     last = newest(folder.ledger) or {}
@@ -240,6 +250,5 @@ def _result(
         metrics=dict(outcome.get("metrics", {})),
         digest=str(outcome.get("digest", "")),
         folder=folder.path,
-        checkpoint=checkpoint,
         failure=failure,
     )

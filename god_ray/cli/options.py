@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 import typer
 
 STORAGE_VARIABLE = "GOD_RAY_STORAGE"
 DEFAULT_STORAGE = Path("runs")
+RAYS_ERROR_THREAD = "ray_listen_error_messages"
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name below --storage, or its folder.")]
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help="The run spec, a YAML file.")]
@@ -46,8 +48,21 @@ def reference(folder: Path) -> str:
 @contextmanager
 def prints_on_stderr() -> Iterator[None]:
     """stdout is for the result: what recipes and workers print goes to stderr, except on a terminal."""
-    if sys.stdout.isatty():
+    stream = sys.stdout if sys.stdout.isatty() else sys.stderr
+    with redirect_stdout(cast(TextIO, _WithoutRay(stream))):
         yield
-        return
-    with redirect_stdout(sys.stderr):
-        yield
+
+
+class _WithoutRay:
+    """A stream that leaves out what Ray prints of dead workers: the run says it in its own words."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        if threading.current_thread().name == RAYS_ERROR_THREAD:
+            return len(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)

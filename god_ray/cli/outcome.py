@@ -62,7 +62,7 @@ def summary(result: Result) -> Iterator[str]:
     yield f"run {result.name} {result.state}: {printable(result.reason)}"
     if result.failure is not None:
         told = str(result.failure).splitlines()
-        yield from (f"  {printable(line.strip())}" for line in told if line.strip() != result.reason.strip())
+        yield from (f"  {printable(line.rstrip())}" for line in told if line.strip() != result.reason.strip())
     for key, value in result.metrics.items():
         if key != "num_rows":
             yield f"  test {printable(key)} {number(value)}"

@@ -28,6 +28,7 @@ def resume(
     from god_ray.cli.outcome import finish
     from god_ray.runtime.follow import watch
 
+    typer.echo(f"opening run {run}" + ("" if debug else ", starting Ray") + " ...", err=True)
     with prints_on_stderr():
         result = api.resume(run, storage, workers=workers, debug=debug, watch=watch(plain=debug))
     finish(result, as_json)

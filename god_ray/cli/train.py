@@ -34,12 +34,14 @@ def train(
     from god_ray.errors import RunExists, UserError
     from god_ray.runtime.check import with_all_faults
     from god_ray.runtime.follow import watch
+    from god_ray.spec import load
 
     overrides = [*(changes or ()), *_set(name=name, workers=workers)]
     overrides += _set(storage=str(storage) if storage else _storage_of_environment(spec, overrides))
-    typer.echo("trying the recipe" + ("" if debug else ", starting Ray") + " ...", err=True)
     with prints_on_stderr():
         try:
+            load(spec, overrides)
+            typer.echo("trying the recipe" + ("" if debug else ", starting Ray") + " ...", err=True)
             result = api.train(spec, debug=debug, watch=watch(plain=debug), overrides=tuple(overrides))
         except RunExists:
             raise

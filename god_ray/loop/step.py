@@ -144,8 +144,8 @@ class Step:
         where = f"lanes {bad}" if bad else f"a total weight of {weight}"
         raise RunFailed(
             f"the loss is {loss} at {_place(self.cursor)}, from {where}.",
-            "The step was not applied on any worker; checkpoints from before it are intact.",
-            "lower the learning rate, set clip_norm, or look for bad rows in this step.",
+            "The step was not applied on any worker. Done again, it would come to the same.",
+            "look for bad rows in this step, or start a new run with a lower learning rate or clip_norm.",
             agreed=True,
         )
 
@@ -180,7 +180,7 @@ class Step:
         if not math.isfinite(norm):
             raise RunFailed(
                 f"the gradient norm is {norm} at {_place(self.cursor)}.",
-                "The step was not applied on any worker; checkpoints from before it are intact.",
+                "The step was not applied on any worker. Done again, it would come to the same.",
                 "look for divisions by zero or square roots of zero in the loss.",
                 agreed=True,
             )

@@ -114,9 +114,14 @@ def require_ledger(last_step: int, found: Found | None) -> None:
         )
 
 
-def origin(found: Found | None) -> str:
-    """Where training begins, and which damaged checkpoints were passed over: the end of a state's reason."""
-    return "" if found is None else "; passed over ".join([f" from step {found.step}", *found.skipped])
+def origin(found: Found | None, published: int) -> str:
+    """Where training begins, what is done again, which damaged checkpoints were passed over: for a reason."""
+    begin = 0 if found is None else found.step
+    parts = [f" from step {begin}" if begin else ""]
+    if published > begin:
+        parts.append(f"steps {begin + 1} to {published} are done again and compared with the ledger")
+    parts += [f"passed over {skipped}" for skipped in (found.skipped if found else ())]
+    return "; ".join(parts)
 
 
 def initialise(model: nn.Module, source: Path) -> None:

@@ -8,7 +8,7 @@ such. Must not write anything.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import torch
@@ -78,14 +78,23 @@ class Attempt:
         plan, feed = sample(source, rows, spec.lanes, self.preprocess, recipe.collate)
         evaluation = Evaluation(recipe, self.runner, plan, feed, Solo(), range(spec.lanes))
         found = self.blame("metrics(model, batch)", lambda: evaluation.run(spec.seed, self.mixed))
-        for key, rule in (("checkpoint.keep_best", spec.checkpoint.keep_best), ("stop_when", spec.stop_when)):
-            if rule is not None and rule.metric not in found:
-                raise RecipeError(
-                    f"{key}.metric = {rule.metric}: the evaluation does not measure it.",
-                    f"It measures {', '.join(sorted(found))}.",
-                    "name one of these, or return it from the recipe's metrics().",
-                )
+        self._require_measured(found)
         return found
+
+    def _require_measured(self, found: Mapping[str, float]) -> None:
+        spec = self.spec
+        rules = {
+            "checkpoint.keep_best": spec.checkpoint.keep_best,
+            "stop_when": spec.stop_when,
+            "sweep": spec.sweep,
+        }
+        missing = [f"{k}.metric = {r.metric}" for k, r in rules.items() if r and r.metric not in found]
+        if missing:
+            raise RecipeError(
+                f"{', '.join(missing)}: the evaluation does not measure that.",
+                f"It measures {', '.join(sorted(found))}.",
+                "name one of these, or return it from the recipe's metrics().",
+            )
 
     def blame(self, doing: str, call: Callable[[], T]) -> T:
         """Call the user's code; what it raises comes out as a RecipeError with its line."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from god_ray.errors import GodRayError, RunFailed
 
 _VICTIMS = ("Connection closed by peer", "Connection reset", "Broken pipe", "Read error", "Write error")
-FIX = "god-ray resume goes on from the last checkpoint once the cause is gone."
+FIX = "god-ray resume goes on with the run once the cause is gone."
 
 
 def explained(error: Exception) -> GodRayError:
@@ -35,15 +35,16 @@ def first_cause(error: BaseException) -> GodRayError:
 
 def first_of(failures: Mapping[int, BaseException]) -> GodRayError:
     """Of errors by rank: a worker's own before its peers' lost lines."""
-    causes = [_unwrap(error) for _, error in sorted(failures.items())]
+    ranks = sorted(failures)
+    causes = [_unwrap(failures[rank]) for rank in ranks]
     known = [cause for cause in causes if isinstance(cause, GodRayError)]
     own = [cause for cause in known if not cause.data.get("victim")]
     if own:
         return own[0]
-    dead = [cause for cause in causes if not isinstance(cause, GodRayError)]
+    dead = [(rank, cause) for rank, cause in zip(ranks, causes) if not isinstance(cause, GodRayError)]
     if dead:
-        said = (str(dead[0]).strip().splitlines() or [""])[0]
-        return RunFailed(f"a worker failed: {type(dead[0]).__name__}: {said}", str(dead[0]), FIX)
+        rank, cause = dead[0]
+        return RunFailed(f"worker {rank} died", f"{type(cause).__name__}: {cause}", FIX)
     return known[0]
 
 

@@ -31,14 +31,13 @@ class Ended:
     reason: str
     outcome: dict[str, Any]
     failure: GodRayError | None = None
-    checkpoint: Any = None
 
 
 class Interrupted(Exception):
     """The second Ctrl-C."""
 
 
-Fit = Callable[[Assignment, RunFolder, int, threading.Event], tuple[dict[str, Any], Any]]
+Fit = Callable[[Assignment, RunFolder, int, threading.Event], dict[str, Any]]
 """One attempt: (assignment, folder, workers, ended). It gives up soon after `ended` has been set."""
 
 GIVING_UP_S = 10.0
@@ -101,33 +100,42 @@ def _attempt(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) 
     try:
         while thread.is_alive():
             thread.join(0.2)
+            if not given_up.is_set() and _stops_before_it_trains(folder):
+                given_up.set()
     except Interrupted:
         given_up.set()
         thread.join(GIVING_UP_S)
         raise
+    if given_up.is_set() and "error" in box:
+        return Ended("STOPPED", "asked to stop before its workers trained", {"kind": "stopped"}), 0
     if "error" in box:
         failure = first_cause(box["error"])
         return Ended("FAILED", failure.what, {"kind": "failed"}, failure), 0
-    outcome, checkpoint = box["result"]
-    return _conclude(assignment, outcome, checkpoint)
+    return _conclude(assignment, box["result"])
 
 
-def _conclude(assignment: Assignment, outcome: dict[str, Any], checkpoint: Any) -> tuple[Ended, int]:
+def _stops_before_it_trains(folder: RunFolder) -> bool:
+    """Workers that are still starting need not start to stop."""
+    asked = control.pending(folder.control)
+    return asked == Request("stop") and folder.read()["state"] in ("STARTING", "WAITING")
+
+
+def _conclude(assignment: Assignment, outcome: dict[str, Any]) -> tuple[Ended, int]:
     if "failure" in outcome:
         failure = outcome["failure"]
         return Ended("FAILED", failure.what, {"kind": "failed"}, failure), 0
     told = outcome["outcome"]
     if told["kind"] == "resize":
-        return Ended("RESIZING", told["reason"], told, None, checkpoint), int(told["workers"])
+        return Ended("RESIZING", told["reason"], told), int(told["workers"])
     if told["kind"] == "stopped":
-        return Ended("STOPPED", told["reason"], told, None, checkpoint), 0
+        return Ended("STOPPED", told["reason"], told), 0
     if told["step"] != assignment.num_steps and not told["early"]:
         failure = RunFailed(
             f"the run made {told['step']} of {assignment.num_steps} updates.",
             "It must not call that success.",
         )
         return Ended("FAILED", failure.what, told, failure), 0
-    return Ended("SUCCEEDED", told["reason"], told, None, checkpoint), 0
+    return Ended("SUCCEEDED", told["reason"], told), 0
 
 
 class _interrupts:

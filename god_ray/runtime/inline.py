@@ -35,12 +35,10 @@ from god_ray.runtime.writer import BackgroundCheckpoints, NoReporter
 from god_ray.sync.group import Solo
 
 
-def fit(
-    assignment: Assignment, folder: RunFolder, workers: int, ended: threading.Event
-) -> tuple[dict[str, Any], None]:
+def fit(assignment: Assignment, folder: RunFolder, workers: int, ended: threading.Event) -> dict[str, Any]:
     """One attempt of the driver, here."""
     try:
-        return {"outcome": run(assignment, folder, ended=ended)}, None
+        return {"outcome": run(assignment, folder, ended=ended)}
     except Exception as error:  # the recipe's code may raise anything
         raise explained(error) from error
 
@@ -73,7 +71,7 @@ def _run(assignment: Assignment, folder: RunFolder, reporter: Reporter, control:
         saves = BackgroundCheckpoints(store, assignment.spec.checkpoint, meta, ledger.sync)
         ports = Ports(ledger, saves, control, reporter)
         loop = assemble(local, group, ports, found, generation)
-        folder.move("RUNNING", f"training in one process{origin(found)}")
+        folder.move("RUNNING", f"training in one process{origin(found, ledger.last_step)}")
         me = {"id": f"w{generation}-0", "pid": os.getpid(), "node": socket.gethostname(), "rank": 0}
         workers = [me | {"lanes": [0, assignment.spec.lanes]}]
         folder.update(generation=generation, fingerprint=fingerprint, workers=workers)

@@ -49,36 +49,37 @@ class RunFolder:
     @classmethod
     def create(cls, storage: Path, name: str, spec_yaml: str, record: Mapping[str, Any]) -> RunFolder:
         """A new run, there as a whole or not at all. Raises RunExists when the name is taken."""
-        if not NAME.fullmatch(name) or ".." in name:
-            raise UserError(
-                f"run name {name!r} cannot be a folder name.",
-                "Letters, digits, dot, dash and underscore are allowed, at most 100 of them.",
-                "choose another --name.",
-            )
+        cls.require_new(storage, name)
         folder, making = cls(storage / name), cls(storage / f".{name}.{os.getpid()}.new")
         try:
             for part in (making.ledger, making.checkpoints, making.control):
                 part.mkdir(parents=True)
             (making.path / "spec.yaml").write_text(spec_yaml)
             making.update(name=name, **record)
-            if folder.path.exists():
-                raise FileExistsError
             making.path.rename(folder.path)
-        except FileExistsError:
-            shutil.rmtree(making.path, ignore_errors=True)
-            raise RunExists(
-                f"run {name!r} exists already in {storage}.",
-                "A run is never started twice under one name.",
-                f"god-ray resume {name} to go on with it, or give another --name.",
-            ) from None
         except OSError as error:
             shutil.rmtree(making.path, ignore_errors=True)
-            if folder.path.exists():  # another process was faster; a rename never replaces files
-                return cls.create(storage, name, spec_yaml, record)
+            cls.require_new(storage, name)  # another process was faster; a rename never replaces files
             raise UserError(
                 f"{folder.path} cannot be created: {error.strerror}.", "", "choose another --storage."
             ) from error
         return folder
+
+    @classmethod
+    def require_new(cls, storage: Path, name: str) -> None:
+        """Raises UserError if a run cannot have this name, RunExists if one has it."""
+        if not NAME.fullmatch(name) or ".." in name:
+            raise UserError(
+                f"run name {name!r} cannot be a folder name.",
+                "Letters, digits, dot, dash and underscore are allowed, at most 100 of them.",
+                "choose another --name.",
+            )
+        if (storage / name).exists():
+            raise RunExists(
+                f"run {name!r} exists already in {storage}.",
+                "A run is never started twice under one name.",
+                f"god-ray resume {name} to go on with it, or give another --name.",
+            )
 
     @classmethod
     def find(cls, run: str, storage: Path) -> RunFolder:

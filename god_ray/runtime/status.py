@@ -27,10 +27,11 @@ def facts(folder: RunFolder) -> dict[str, Any]:
     digested = newest(folder.ledger, "digest")
     evaluated = newest(folder.ledger, "eval") if record.get("eval_fingerprint") else None
     saved = checkpoints(folder)
+    there = folder.is_driven() and record["state"] in ("RUNNING", "RECOVERING")
     return _summary(folder, record, last) | {
         "steps_per_epoch": record.get("steps_per_epoch"),
         "metrics": evaluated["eval"] if evaluated else None,
-        "workers": record.get("workers", []),
+        "workers": record.get("workers", []) if there else [],
         "generation": record.get("generation", 0),
         "recoveries": record.get("recoveries", 0),
         "attempts": len(record.get("attempts", [])),
@@ -43,16 +44,17 @@ def facts(folder: RunFolder) -> dict[str, Any]:
 
 
 def listing(storage: Path) -> list[dict[str, Any]]:
-    """One summary per run below `storage`, the one started last at the end."""
+    """One summary per run below `storage`, a sweep's trials too, the one started last at the end."""
     found = []
-    for path in sorted(storage.glob("[!.]*/run.json")):
+    for path in sorted([*storage.glob("[!.]*/run.json"), *storage.glob("[!.]*/[!.]*/run.json")]):
         folder = RunFolder(path.parent)
         try:
             record = folder.read()
         except RunNotFound as error:
-            found.append(_summary(folder, {"state": UNREADABLE, "reason": error.what}, None))
+            summary = _summary(folder, {"state": UNREADABLE, "reason": error.what}, None)
         else:
-            found.append(_summary(folder, record, newest(folder.ledger)))
+            summary = _summary(folder, record, newest(folder.ledger))
+        found.append(summary | {"name": str(path.parent.relative_to(storage))})
     return sorted(found, key=lambda summary: (summary["started_at"] or 0, summary["name"]))
 
 

@@ -1,8 +1,7 @@
 """One attempt of a run as a Ray `TorchTrainer`.
 
-In: an assignment, its folder, a number of workers. Out: the leader's outcome and the
-`ray.train.Checkpoint`. Ray's own restart from checkpoints is what recovers a dead worker. Must not decide
-what comes next.
+In: an assignment, its folder, a number of workers. Out: the leader's outcome. Ray's own restart from
+checkpoints is what recovers a dead worker. Must not decide what comes next.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ RAY_CHECKPOINT_LIST = "checkpoint_manager_snapshot.json"
 
 def fit(
     connection: Connection, assignment: Assignment, folder: RunFolder, workers: int, ended: threading.Event
-) -> tuple[dict[str, Any], Any]:
+) -> dict[str, Any]:
     """Run one attempt to its end. Raises what Ray raises when its own restarts are used up."""
     spec = assignment.spec
     if connection.fixed:
@@ -61,7 +60,7 @@ def fit(
     with _written_down(folder):
         result = trainer.fit()
     returned: Any = result.return_value
-    return dict(returned), result.checkpoint
+    return dict(returned)
 
 
 class Recovery(UserCallback):  # type: ignore[misc]

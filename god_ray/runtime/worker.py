@@ -165,10 +165,12 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
     agree_on_state(local, group)
     ports = _ports(local, folder, store, group.rank == 0, fingerprint)
     try:
+        published = 0
         if isinstance(ports.journal, Ledger):
-            require_ledger(ports.journal.last_step, found)
+            published = ports.journal.last_step
+            require_ledger(published, found)
         loop = assemble(local, group, ports, found, generation)
-        _announce(local, folder, group, generation, fingerprint, f"training{origin(found)}")
+        _announce(local, folder, group, generation, fingerprint, f"training{origin(found, published)}")
         return asdict(loop.run(local.assignment.plan().cursor_at(0 if found is None else found.step)))
     finally:
         ports.journal.close()
@@ -214,7 +216,7 @@ def _announce(
         before = folder.read()
         recovered = before.get("state") == "RECOVERING"
         if recovered:
-            doing += f"; again, after: {before['reason']}"
+            doing += f"; the workers are new: {before['reason']}"
         folder.move("RUNNING", doing)
         folder.update(
             generation=generation,

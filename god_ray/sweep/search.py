@@ -16,6 +16,7 @@ from typing import Any
 
 from god_ray.errors import GodRayError, RunExists, RunFailed, UserError
 from god_ray.runtime.cluster import connecting, require_room
+from god_ray.runtime.numerics import prepare_process
 from god_ray.spec import RunSpec, Sweep, load
 from god_ray.sweep.ranking import Row, ranked
 
@@ -67,7 +68,13 @@ def run(spec: str, overrides: tuple[str, ...], default_storage: str | None, say:
     }
     workers = loaded.spec.workers.model_copy(update={"min": 1, "max": 1})
     one = loaded.spec.model_copy(update={"workers": workers})
+    prepare_process(one)
+    say("trying the recipe, starting Ray ...")
     with connecting(one) as connection:
+        from god_ray.runtime.assignment import prepare
+        from god_ray.runtime.attempt import try_leaf
+
+        try_leaf(prepare(loaded, folder))
         connection()
         require_room(one, 1)
         _create(folder)

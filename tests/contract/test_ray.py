@@ -17,6 +17,7 @@ from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPo
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 
+from god_ray.cli.options import RAYS_ERROR_THREAD
 from god_ray.runtime.internals import MADE_FOR
 from god_ray.runtime.trainer import RAY_CHECKPOINT_LIST
 
@@ -71,6 +72,10 @@ def test_an_execution_of_ray_data_can_be_shut_down() -> None:
     """god_ray.ingest.raydata stops one that still waits for its first block."""
     assert "force" in inspect.signature(StreamingExecutor.shutdown).parameters
     assert {"before_execution_starts", "on_execution_step"} <= set(dir(ExecutionCallback))
+
+
+def test_rays_words_on_dead_workers_come_from_a_thread_of_this_name() -> None:
+    assert f'"{RAYS_ERROR_THREAD}"' in inspect.getsource(ray._private.worker)
 
 
 def test_worker_errors_come_by_rank() -> None:

@@ -176,9 +176,7 @@ class Crew:
         attempts = Attempts()
         sizes = [workers]
 
-        def fit(
-            assignment: Assignment, folder: RunFolder, size: int, _ended: object
-        ) -> tuple[dict[str, Any], None]:
+        def fit(assignment: Assignment, folder: RunFolder, size: int, _ended: object) -> dict[str, Any]:
             size = sizes.pop() if sizes else size
             for left in range(restarts, -1, -1):
                 jobs = [
@@ -203,7 +201,7 @@ class Crew:
                     if same_states and "outcome" in ends[0]:
                         states = {(e["outcome"]["step"], e["outcome"]["digest"]) for e in ends}
                         assert len(states) == 1, f"workers ended in different states: {states}"
-                    return ends[0], None
+                    return ends[0]
                 except WorkersLost as lost:
                     if not left:
                         raise

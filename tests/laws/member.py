@@ -262,10 +262,10 @@ def drive(spec: dict[str, Any], faults: Sequence[Fault]) -> None:
     from god_ray import api
     from god_ray.runtime import inline
 
-    def fit(assignment: Any, folder: Any, _workers: int, _ended: Any) -> tuple[dict[str, Any], None]:
+    def fit(assignment: Any, folder: Any, _workers: int, _ended: Any) -> dict[str, Any]:
         job = Job(assignment, folder, 0, 1, "", True, tuple(faults))
         with _watching(job, {}, lambda _: None):
-            return {"outcome": inline.run(assignment, folder)}, None
+            return {"outcome": inline.run(assignment, folder)}
 
     with mock.patch.object(inline, "fit", fit):
         api.train(spec, debug=True)

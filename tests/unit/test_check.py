@@ -270,7 +270,7 @@ def test_metrics_that_break_their_contract(tmp_path: Path) -> None:
 
 def test_a_metric_that_a_rule_waits_for_must_be_measured(tmp_path: Path) -> None:
     text = only(tried(tmp_path, stop_when={"metric": "accurracy"}))
-    assert text.startswith("stop_when.metric = accurracy: the evaluation does not measure it")
+    assert text.startswith("stop_when.metric = accurracy: the evaluation does not measure that")
     assert "accuracy, loss, num_rows" in text
 
 
