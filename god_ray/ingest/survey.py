@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from god_ray.ingest.columns import HIDDEN, TENSOR_TYPES, columns_of_leaves, desc
 from god_ray.ingest.listing import Found
 
 _SHOWN = 20
+_LENGTH_BYTES = 8  # the last ones of a Parquet file: the footer's length and "PAR1"
+_END_BYTES = 1 << 16  # read at one go: most footers fit
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Footer:
     found: Found
     schema: pa.Schema
     metadata: pq.FileMetaData
+    digest: str
+    """Of its bytes, with statistics, offsets and sizes: other values of the same size rarely leave it alike."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +133,10 @@ def _read_footer(found: Found) -> Footer | Fault:
     if found.size == 0:
         return Fault(found.path, "", "", "the file is empty (0 bytes)", "remove it, or write it again")
     try:
-        metadata = pq.read_metadata(found.path)
-        return Footer(found, metadata.schema.to_arrow_schema(), metadata)
+        content = _end_of(found.path)
+        metadata = pq.read_metadata(pa.BufferReader(content))
+        digest = hashlib.blake2b(_footer_in(content), digest_size=16).hexdigest()
+        return Footer(found, metadata.schema.to_arrow_schema(), metadata, digest)
     except (OSError, pa.ArrowException) as error:
         said = str(error).splitlines()[0].rstrip(".")
         if isinstance(error, OSError) and error.errno:
@@ -138,6 +145,27 @@ def _read_footer(found: Found) -> Footer | Fault:
             )
         rule = f"it is not a whole Parquet file ({said})"
         return Fault(found.path, "", "", rule, "remove it, or write it again")
+
+
+def _end_of(path: str) -> bytes:
+    """The footer and its length, or the whole of a file whose end is not one: Arrow says why."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - _END_BYTES, 0))
+        content = file.read()
+        needed = _footer_bytes(content) + _LENGTH_BYTES
+        if len(content) < needed <= size:
+            file.seek(size - needed)
+            content = file.read(needed)
+    return content
+
+
+def _footer_in(content: bytes) -> bytes:
+    return content[-_footer_bytes(content) - _LENGTH_BYTES : -_LENGTH_BYTES]
+
+
+def _footer_bytes(content: bytes) -> int:
+    return int.from_bytes(content[-_LENGTH_BYTES:-4], "little")
 
 
 def _no_rows(files: Sequence[Found]) -> Fault:
@@ -233,7 +261,7 @@ def _partition_faults(footers: Sequence[Footer]) -> Iterator[Fault]:
 
 def _fingerprint(footers: Sequence[Footer], schema: pa.Schema) -> str:
     said = {
-        "files": [[f.found.name, f.found.size, _group_rows(f.metadata)] for f in footers],
+        "files": [[f.found.name, f.found.size, _group_rows(f.metadata), f.digest] for f in footers],
         "schema": [[field.name, describe(field)] for field in schema],
     }
     return hashlib.blake2b(json.dumps(said).encode(), digest_size=16).hexdigest()

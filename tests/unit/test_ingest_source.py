@@ -205,6 +205,23 @@ def test_the_fingerprint_follows_content_not_place(tmp_path: Path) -> None:
     assert len(changes | {first}) == 5
 
 
+@pytest.mark.parametrize("groups", [1, 800])
+def test_the_fingerprint_tells_a_file_with_other_values_of_the_same_size(tmp_path: Path, groups: int) -> None:
+    """800 row groups: a footer that is longer than what is read at first."""
+    path = tmp_path / "a.parquet"
+
+    def rewritten(first: int) -> tuple[int, str]:
+        table = pa.table({"id": np.arange(first, first + 1600, dtype=np.int64)})
+        pq.write_table(table, path, row_group_size=1600 // groups, compression="none", use_dictionary=False)
+        return path.stat().st_size, ParquetSource.open([str(path)]).manifest.fingerprint
+
+    size, fingerprint = rewritten(1000)
+    assert rewritten(1000) == (size, fingerprint)
+    other_size, other = rewritten(1001)
+    assert other_size == size
+    assert other != fingerprint
+
+
 # Reading
 
 
