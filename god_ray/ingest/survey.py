@@ -49,7 +49,7 @@ class Footer:
     schema: pa.Schema
     metadata: pq.FileMetaData
     digest: str
-    """Of its bytes, with statistics, offsets and sizes: other values of the same size rarely leave it alike."""
+    """Of its bytes (statistics, offsets, sizes), which other values of the same size rarely leave alike."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,9 @@ CIRCUMSTANCES = frozenset({"timings", "generation", "num_workers", "at"})
 # What law 1 fixes even where rounding differs (determinism: relaxed).
 ROWS = ("epoch", "step_in_epoch", "num_rows", "row_checksum")
 
+_SHOWN = 5
+_BEGINNING = re.compile(rb'\{"step":([1-9]\d*),.*\}\n')
+
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
@@ -35,9 +39,14 @@ class Ledger:
     def __init__(self, folder: Path, lock_handle: int, exact: bool) -> None:
         self.folder = folder
         self._lock, self._exact = lock_handle, exact
-        self._live = os.open(folder / lines.LIVE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        self._size, live_last = _mend(self._live, folder / lines.LIVE)
         segments = lines.segments(folder)
+        self._live = _open(folder / lines.LIVE)
+        try:
+            self._size, live_last = _mend(self._live, folder / lines.LIVE)
+            _require_each_step_once(folder, segments)
+        except BaseException:
+            os.close(self._live)
+            raise
         self._sealed = segments[-1].last if segments else 0
         self.last_step = live_last or self._sealed
         self._old: Iterator[dict[str, Any]] = iter(())
@@ -47,6 +56,7 @@ class Ledger:
     def open_writer(cls, folder: Path, *, exact: bool = True, patience_s: float = LOCK_PATIENCE_S) -> Ledger:
         """Take the lock (RunFailed naming the holder after `patience_s`); drop a line that a writer tore.
 
+        RunFailed, too, if steps are missing or double, by the live file's lines and the segments' names.
         exact=False (determinism: relaxed) compares only the rows of replayed steps, not loss and digest.
         """
         folder = Path(folder)
@@ -187,6 +197,60 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RunFailed(
+            f"{path} cannot be opened for writing",
+            f"{error.strerror}",
+            "make it a file that can be written (restore it from a copy if it was replaced), then resume",
+            final=True,
+        ) from error
+
+
+def _require_each_step_once(folder: Path, segments: Sequence[lines.Segment]) -> None:
+    """Raises RunFailed: a run that went on behind such a ledger would end as if it were whole."""
+    faults: list[str] = []
+    wanted = 1
+    for part in (*segments, *_stretches(folder / lines.LIVE)):
+        if part.first > wanted:
+            faults.append(f"{_named(wanted, part.first - 1)} missing before step {part.first} of {part.path}")
+        elif part.first < wanted:
+            faults.append(f"{_named(part.first, min(part.last, wanted - 1))} double in {part.path}")
+        wanted = max(wanted, part.last + 1)
+    if faults:
+        more = [f"and {len(faults) - _SHOWN} more faults like these"] if len(faults) > _SHOWN else []
+        raise RunFailed(
+            f"the ledger under {folder} does not have each step once",
+            "; ".join(faults[:_SHOWN] + more),
+            "restore the file from a copy; god-ray verify says what is left",
+            final=True,
+        )
+
+
+def _stretches(path: Path) -> Iterator[lines.Segment]:
+    """The live file's lines in stretches of consecutive steps. A damaged line is a missing one."""
+    first = last = 0
+    with open(path, "rb") as file:
+        for line in file:
+            # Ten times faster than to read the whole record.
+            match = _BEGINNING.fullmatch(line)
+            step = int(match[1]) if match else lines.step_of(line)
+            if step == last + 1 and first:
+                last = step
+            elif step:
+                if first:
+                    yield lines.Segment(first, last, path)
+                first = last = step
+    if first:
+        yield lines.Segment(first, last, path)
+
+
+def _named(first: int, last: int) -> str:
+    return f"step {first} is" if first == last else f"steps {first} to {last} are"
 
 
 def _mend(handle: int, path: Path) -> tuple[int, int]:

@@ -38,6 +38,20 @@ def segments(folder: Path) -> list[Segment]:
     return sorted(Segment(int(m[1]), int(m[2]), path) for m, path in matches if m)
 
 
+def open_part(path: Path) -> BinaryIO:
+    """A segment or the live file, to be read. Raises FileNotFoundError; else RunFailed with the reason."""
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RunFailed(
+            f"{path} cannot be read",
+            f"{error.strerror}",
+            "make it a file that can be read; if it was replaced, restore it from a copy",
+        ) from error
+
+
 def read(folder: Path, from_step: int = 0) -> Iterator[dict[str, Any]]:
     """Records with step >= `from_step`, up to what is published when the end is reached. No folder: none."""
     follower = Follower(folder, from_step)
@@ -77,7 +91,7 @@ class Follower:
 
     def _open_live(self) -> BinaryIO | None:
         try:
-            return open(self.folder / LIVE, "rb")
+            return open_part(self.folder / LIVE)
         except FileNotFoundError:
             return None
 
@@ -94,7 +108,7 @@ class Follower:
         for segment in segments(self.folder):
             if segment.last < self.next_step:
                 continue
-            with open(segment.path, "rb") as file:
+            with open_part(segment.path) as file:
                 yield from self._take(file, segment.path, torn=False)
             if self.next_step <= segment.last:
                 raise RunFailed(

@@ -2,7 +2,7 @@
 
 In: a ledger folder and a key. Out: one record or None. Reads backwards from the end, a block at a time,
 takes no lock, and passes over a torn or damaged last line: to name damage is for `lines` and `god-ray
-verify`. Standard library only.
+verify`. A file that cannot be read shows as RunFailed. Standard library only.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def newest(folder: Path, key: str = "step") -> dict[str, Any] | None:
 
 def _blocks(folder: Path) -> Iterator[bytes]:
     """Whole lines in blocks, newest block first."""
-    with suppress(FileNotFoundError), open(folder / lines.LIVE, "rb") as live:
+    with suppress(FileNotFoundError), lines.open_part(folder / lines.LIVE) as live:
         yield from _backwards(live)
     # Listed afterwards: what a seal moves in between is then seen twice, never missed.
     if folder.is_dir():
         for segment in reversed(lines.segments(folder)):
-            with open(segment.path, "rb") as file:
+            with lines.open_part(segment.path) as file:
                 yield from _backwards(file)
 
 

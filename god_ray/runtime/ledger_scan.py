@@ -15,6 +15,7 @@ from os.path import samestat
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from god_ray.errors import RunFailed
 from god_ray.monitor import lines
 from god_ray.runtime.findings import Findings
 
@@ -34,7 +35,7 @@ class Line(NamedTuple):
 def scan(folder: Path, found: Findings) -> Iterator[Line]:
     """Each step once. What is wrong with the files goes to `found` under "ledger"."""
     last = 0
-    for path, number, line in _lines(folder):
+    for path, number, line in _readable(folder, found):
         place = f"{path.name}, line {number}"
         record = _record(line)
         if record is None:
@@ -55,16 +56,24 @@ def scan(folder: Path, found: Findings) -> Iterator[Line]:
         found.differ("ledger", f"the ledger ends at step {last}, but {text}", last + 1)
 
 
+def _readable(folder: Path, found: Findings) -> Iterator[tuple[Path, int, bytes]]:
+    """Up to a file that cannot be read, which is a difference of its own."""
+    try:
+        yield from _lines(folder)
+    except RunFailed as error:
+        found.differ("ledger", f"{error.what}: {error.why}")
+
+
 def _lines(folder: Path) -> Iterator[tuple[Path, int, bytes]]:
     """(file, line number, line) of all segments and the live file."""
     with ExitStack() as stack:
         live: BinaryIO | None = None
         if (folder / lines.LIVE).exists():
-            live = stack.enter_context(open(folder / lines.LIVE, "rb"))
+            live = stack.enter_context(lines.open_part(folder / lines.LIVE))
         sealed = False
         for segment in lines.segments(folder) if folder.is_dir() else ():
             sealed = sealed or (live is not None and samestat(fstat(live.fileno()), stat(segment.path)))
-            with open(segment.path, "rb") as file:
+            with lines.open_part(segment.path) as file:
                 for number, line in enumerate(file, start=1):
                     yield segment.path, number, line
         if live is not None and not sealed:  # else it became one of the segments meanwhile

@@ -67,7 +67,7 @@ def test_two_writers_in_one_process_exclude_each_other(tmp_path: Path) -> None:
 
 def test_a_writer_that_cannot_open_lets_go_of_the_lock(tmp_path: Path) -> None:
     (tmp_path / "live.jsonl").mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(RunFailed, match="cannot be opened for writing"):
         Ledger.open_writer(tmp_path, patience_s=0)
     (tmp_path / "live.jsonl").rmdir()
     Ledger.open_writer(tmp_path, patience_s=0).close()
