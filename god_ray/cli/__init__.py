@@ -30,7 +30,7 @@ from god_ray.cli import (
     train,
     verify,
 )
-from god_ray.cli.exits import BUG, INTERRUPTED, UNREAD
+from god_ray.cli.exits import BUG, INTERRUPTED, UNREAD, USAGE
 from god_ray.errors import Bug, GodRayError
 
 TRAIN, LOOK, CLUSTER, START = "Train", "Look", "Cluster", "Start"
@@ -108,6 +108,12 @@ def _run(argv: list[str] | None) -> int:
             return _own_bug(error)
         typer.echo(str(error), err=True)
         return error.exit_code
+    except OSError as error:
+        if error.errno is None:  # somebody's own, not the system's
+            return _own_bug(error)
+        names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        typer.echo(": ".join(filter(None, (names, error.strerror or str(error)))), err=True)
+        return USAGE.code
     except Exception as error:  # noqa: BLE001 - the last line of defence: it is reported as our bug, whole
         return _own_bug(error)
     return 0

@@ -24,6 +24,11 @@ def send(folder: Path, request: Request) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(folder / "request.json")
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def clear(folder: Path, applied: Request | None = None) -> None:

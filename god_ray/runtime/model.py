@@ -101,7 +101,7 @@ def _best(store: CheckpointStore, spec: RunSpec) -> int:
 
 def _open(folder: RunFolder) -> tuple[RunSpec, CheckpointStore]:
     record = folder.read()
-    return RunSpec.model_validate(record["spec"]), CheckpointStore(folder.checkpoints, 0, run=record["id"])
+    return record.run_spec(), CheckpointStore(folder.checkpoints, 0, run=record["id"])
 
 
 def _build(spec: RunSpec) -> nn.Module:

@@ -19,9 +19,10 @@ from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any, TextIO
 
-from god_ray.errors import Bug, RunExists, RunNotFound, UserError
+from god_ray.errors import Bug, RunExists, RunFailed, RunNotFound, UserError
+from god_ray.runtime import record
+from god_ray.runtime.record import Record
 
-FORMAT = 1
 DRIVER_LOCK_S = 1.0
 FINAL = ("STOPPED", "SUCCEEDED", "FAILED")
 _MOVES: dict[str, tuple[str, ...]] = {
@@ -47,7 +48,7 @@ class RunFolder:
         self.ledger, self.checkpoints, self.control = path / "ledger", path / "checkpoints", path / "control"
 
     @classmethod
-    def create(cls, storage: Path, name: str, spec_yaml: str, record: Mapping[str, Any]) -> RunFolder:
+    def create(cls, storage: Path, name: str, spec_yaml: str, fields: Mapping[str, Any]) -> RunFolder:
         """A new run, there as a whole or not at all. Raises RunExists when the name is taken."""
         cls.require_new(storage, name)
         folder, making = cls(storage / name), cls(storage / f".{name}.{os.getpid()}.new")
@@ -55,7 +56,7 @@ class RunFolder:
             for part in (making.ledger, making.checkpoints, making.control):
                 part.mkdir(parents=True)
             (making.path / "spec.yaml").write_text(spec_yaml)
-            making.update(name=name, **record)
+            making._write({"format": record.FORMAT, "name": name, **fields})
             making.path.rename(folder.path)
         except OSError as error:
             shutil.rmtree(making.path, ignore_errors=True)
@@ -94,43 +95,43 @@ class RunFolder:
             "name one with god-ray ls, or give --storage.",
         )
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> Record:
         """The record. Raises RunNotFound when it is damaged."""
-        try:
-            record = json.loads((self.path / "run.json").read_text())
-        except (OSError, ValueError) as error:
-            raise RunNotFound(f"{self.path / 'run.json'} cannot be read: {error}.") from error
-        if not isinstance(record, dict) or "state" not in record:
-            raise RunNotFound(
-                f"{self.path / 'run.json'} is not a run's record.",
-                "It was damaged, or written by something else.",
-                "restore it from a copy of the run; checkpoints and ledger are beside it.",
-            )
-        if record.get("format") != FORMAT:
-            raise RunNotFound(
-                f"{self.path / 'run.json'} has format {record.get('format')!r}.",
-                f"This god_ray reads format {FORMAT}.",
-                "use the version that made the run.",
-            )
-        return dict(record)
+        return record.read(self.path / "run.json", _MOVES)
 
     def update(self, **fields: Any) -> dict[str, Any]:
         """Change fields of the record, atomically and one writer at a time."""
         return self._change(lambda _: fields)
 
     def _change(self, fields_after: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        with _locked(self.path / ".record.lock"):
-            target = self.path / "run.json"
-            record = json.loads(target.read_text()) if target.exists() else {"format": FORMAT}
-            record |= fields_after(record)
-            temporary = self.path / ".run.json.tmp"
-            with temporary.open("w") as file:
-                json.dump(record, file, indent=1)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        return dict(record)
+        try:
+            with _locked(self.path / ".record.lock"):
+                now = dict(self.read()) if (self.path / "run.json").exists() else {"format": record.FORMAT}
+                now |= fields_after(now)
+                self._write(now)
+        except OSError as error:
+            raise RunFailed(
+                f"run.json of run {self.name} could not be written",
+                f"{error.strerror or error}",
+                "make room, then resume",
+                final=True,
+            ) from error
+        return now
+
+    def _write(self, fields: Mapping[str, Any]) -> None:
+        """As a whole or not at all, and durably."""
+        temporary = self.path / ".run.json.tmp"
+        with temporary.open("w") as file:
+            json.dump(fields, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / "run.json")
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def move(self, state: str, reason: str) -> None:
         """Enter `state`, if the table allows it."""

@@ -1,8 +1,8 @@
 """What can be said of a run from its folder alone: the facts behind `god-ray ls` and `god-ray status`.
 
 In: a run folder, perhaps being written this moment. Out: plain values under stable keys. Must import neither
-torch, ray nor numpy, and must take no lock for longer than a look. A damaged folder shows as RunNotFound
-(`facts`), or as a line of its own in a listing.
+torch, ray nor numpy, and must take no lock for longer than a look. A damaged record shows as RunNotFound, a
+part of the ledger that cannot be read as RunFailed (`facts`); both as a line of its own in a listing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from god_ray.errors import RunNotFound
+from god_ray.errors import RunFailed, RunNotFound
 from god_ray.monitor.newest import newest
 from god_ray.runtime.run_folder import FINAL, RunFolder
 
@@ -21,7 +21,7 @@ _CHECKPOINT = re.compile(r"step-(\d{8,})")
 
 
 def facts(folder: RunFolder) -> dict[str, Any]:
-    """Everything `god-ray status` says. Values that are not known yet are None. Raises RunNotFound."""
+    """Everything `god-ray status` says. Values not known yet are None. Raises RunNotFound, RunFailed."""
     record = folder.read()
     last = newest(folder.ledger)
     digested = newest(folder.ledger, "digest")
@@ -49,11 +49,9 @@ def listing(storage: Path) -> list[dict[str, Any]]:
     for path in sorted([*storage.glob("[!.]*/run.json"), *storage.glob("[!.]*/[!.]*/run.json")]):
         folder = RunFolder(path.parent)
         try:
-            record = folder.read()
-        except RunNotFound as error:
+            summary = _summary(folder, folder.read(), newest(folder.ledger))
+        except (RunNotFound, RunFailed) as error:
             summary = _summary(folder, {"state": UNREADABLE, "reason": error.what}, None)
-        else:
-            summary = _summary(folder, record, newest(folder.ledger))
         found.append(summary | {"name": str(path.parent.relative_to(storage))})
     return sorted(found, key=lambda summary: (summary["started_at"] or 0, summary["name"]))
 
@@ -67,8 +65,8 @@ def checkpoints(folder: RunFolder) -> dict[int, float]:
             try:
                 if match:
                     found[int(match[1])] = (path / "manifest.json").stat().st_mtime
-            except FileNotFoundError:
-                continue  # removed this moment, or without the manifest that makes it one
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # removed this moment, without the manifest that makes it one, or no folder at all
     return found
 
 

@@ -18,7 +18,6 @@ from god_ray.runtime.findings import Findings
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.verify_against import compare
 from god_ray.runtime.verify_steps import Seen, check_steps
-from god_ray.spec import RunSpec
 
 if TYPE_CHECKING:
     from god_ray.checkpoint.store import CheckpointStore
@@ -32,7 +31,7 @@ def verify(
 
     found = Findings()
     record = folder.read()
-    spec = RunSpec.model_validate(record["spec"])
+    spec = record.run_spec()
     store = CheckpointStore(folder.checkpoints, 0, run=record["id"])
     saved = store.steps()  # before the ledger is read: a run that goes on publishes first, then saves
     seen = check_steps(folder, record, spec, found, say)
