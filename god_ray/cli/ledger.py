@@ -57,7 +57,6 @@ def _cells(record: Mapping[str, Any]) -> tuple[str, ...]:
 
     timings = record.get("timings") or {}
     evaluated = [f"{printable(name)}={number(value)}" for name, value in (record.get("eval") or {}).items()]
-    step_s = timings.get("step_s", sum(timings.values()) if timings else None)
     return (
         str(record["step"]),
         str(record["epoch"] + 1),
@@ -68,7 +67,7 @@ def _cells(record: Mapping[str, Any]) -> tuple[str, ...]:
         str(record["generation"]),
         str(record["num_workers"]),
         _seconds(timings.get("data_s")),
-        _seconds(step_s),
+        _seconds(sum(timings.values()) if timings else None),
         " ".join([record.get("digest") or "", *evaluated]).strip(),
     )
 

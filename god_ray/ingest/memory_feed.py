@@ -68,8 +68,7 @@ class MemoryFeed:
             Background(lambda: self._prepare_order(following), "god_ray-order", lambda _: None)
 
     def _prepare_order(self, epoch: int) -> None:
-        if self._supply.plan.shuffle == "full":
-            _ = self._supply.plan.epoch(epoch).permutation
+        _ = self._supply.plan.epoch(epoch).permutation
 
     def _begin(self) -> Background:
         if self._loading is None:

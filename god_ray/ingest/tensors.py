@@ -1,6 +1,6 @@
-"""Arrow tables to tensors and numpy arrays, by column.
+"""Arrow tables to numpy arrays, by column.
 
-In: a table. Out: one array or tensor per column, the first dimension is the row. Must not know files, plans
+In: a table. Out: one array per column, the first dimension is the row. Must not know files, plans
 or recipes. Failures are `DataError`s that name the column, its type and what to do.
 """
 
@@ -9,10 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.dlpack import from_dlpack
 
 from god_ray.errors import DataError
 from god_ray.ingest.columns import HIDDEN, TENSOR_TYPES, describe, flat_values, layout
@@ -20,24 +17,12 @@ from god_ray.ingest.columns import HIDDEN, TENSOR_TYPES, describe, flat_values, 
 Array = NDArray[Any]
 
 
-def tensor_columns(table: pa.Table) -> dict[str, Tensor]:
-    """The visible columns as tensors `[num_rows, *shape]`.
-
-    Numbers share the table's memory: clone before writing to them. Raises DataError for what has no fixed
-    shape or holds nulls.
-    """
-    tensors = {}
-    for name, (values, shape) in _flat_columns(table).items():
-        if pa.types.is_boolean(values.type):  # one bit each in Arrow
-            flat = torch.from_numpy(values.to_numpy(zero_copy_only=False))
-        else:
-            flat = from_dlpack(values)
-        tensors[name] = flat.view(table.num_rows, *shape)
-    return tensors
-
-
 def array_columns(table: pa.Table) -> dict[str, Array]:
-    """The same as numpy arrays; read-only where they share the table's memory."""
+    """The visible columns as arrays `[num_rows, *shape]`.
+
+    Numbers share the table's memory and are read-only. Raises DataError for what has no fixed shape or holds
+    nulls.
+    """
     return {
         name: values.to_numpy(zero_copy_only=False).reshape(table.num_rows, *shape)
         for name, (values, shape) in _flat_columns(table).items()

@@ -30,7 +30,6 @@ from god_ray.sync.notes import Said
 
 T = TypeVar("T")
 MAX_SCHEDULE_STEPS = 20_000
-_KERNEL = "does not have a deterministic implementation"
 
 
 class Trial(Attempt):
