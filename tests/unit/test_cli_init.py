@@ -170,6 +170,22 @@ def test_a_folder_is_one_data_set_and_a_test_set_beside_it_is_found(tmp_path: Pa
     assert "  eval: test  #" in text
 
 
+def test_without_a_test_set_it_says_how_to_make_one(tmp_path: Path) -> None:
+    """The lines as a user writes them: `init` finds what they made."""
+    data = write(tmp_path, {"a": numbers(1), "label": CLASS}, "all.parquet")
+    assert cli.main(["init", str(data), "--dir", str(tmp_path / "before")]) == 0
+    text = (tmp_path / "before" / "run.yaml").read_text()
+    assert "  # eval: test.parquet  #" in text
+    assert "t.filter(np.arange(len(t)) % 10 == 0)" in text
+    assert "epochs: 100  # passes over the data, chosen for about 1000 steps (but 2 to 100 passes);" in text
+    t = pq.read_table(data)
+    test = np.arange(len(t)) % 10 == 0
+    pq.write_table(t.filter(~test), tmp_path / "train.parquet")
+    pq.write_table(t.filter(test), tmp_path / "test.parquet")
+    look = look_at(tmp_path / "train.parquet")
+    assert (look.num_rows, look.eval) == (ROWS - ROWS // 10, tmp_path / "test.parquet")
+
+
 def test_awkward_names_survive_yaml_and_python(tmp_path: Path) -> None:
     names = ['say "hi"', "a: b # c", "true", "naïve\\n", "3"]
     data = write(

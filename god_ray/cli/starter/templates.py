@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from god_ray.cli.starter.columns import Look
 
 MARK = "<- EDIT"
+AIM_STEPS = 1000
 
 RECIPE = Template('''\
 """$title
@@ -141,7 +142,7 @@ config:  # handed to build(config) as a dict
   dropout: 0.1  # share of activations dropped while training
 
 batch_size: $batch_size  # rows of one step, over all workers$batch_note
-epochs: $epochs  # passes over the data; or `steps: N` instead
+epochs: $epochs  # passes over the data$epochs_note; or `steps: N` instead
 lanes: 4  # fixed slices of each batch: part of the result, and the most workers the run can use
 workers: 2  # processes; any number from 1 to `lanes` gives the same bits
 seed: 0  # start of every random number
@@ -150,6 +151,11 @@ checkpoint:  # the state, saved in the run's folder
   every_s: 60  # seconds between checkpoints
   keep: 3  # how many stay; `god-ray resume` goes on from the newest
 """)
+
+SPLIT = (
+    "  # To make it of t = pq.read_table(FILE): every tenth row, t.filter(np.arange(len(t)) % 10 == 0); "
+    "train on the others"
+)
 
 
 def filled(look: Look, folder: Path) -> dict[str, str]:
@@ -173,7 +179,8 @@ def filled(look: Look, folder: Path) -> dict[str, str]:
             preprocess=_preprocess(look),
             batch_size=(batch_size := _batch_size(look.num_rows)),
             batch_note=f"; {-(-look.num_rows // batch_size)} steps per epoch",
-            epochs=min(max(1000 * batch_size // look.num_rows, 2), 100),
+            epochs=min(max(AIM_STEPS * batch_size // look.num_rows, 2), 100),
+            epochs_note=f", chosen for about {AIM_STEPS} steps (but 2 to 100 passes)",
         ),
     }
 
@@ -199,6 +206,7 @@ def blank() -> dict[str, str]:
             batch_size=64,
             batch_note="",
             epochs=10,
+            epochs_note="",
         ),
     }
 
@@ -230,7 +238,7 @@ def _encoded(look: Look) -> bool:
 
 def _eval(look: Look, folder: Path) -> str:
     if look.eval is None:
-        return "  # eval: test.parquet  # rows to evaluate on each epoch"
+        return f"  # eval: test.parquet  # rows to evaluate on each epoch\n{SPLIT}"
     return f"  eval: {_yaml(_relative(look.eval, folder))}  # rows to evaluate on each epoch"
 
 
