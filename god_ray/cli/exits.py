@@ -44,8 +44,7 @@ USAGE = Exit(
     """
 stderr says what is wrong with which value, why, and what to change; all faults of a spec are listed
 at once, each with file and line. The same code when a name is taken, or when `resume` refuses
-because the spec, the data or the numeric fingerprint differ from the run's. Correct it and repeat
-the command.
+because the spec or the data differ from the run's. Correct it and repeat the command.
 """,
 )
 FAILED = Exit(
@@ -67,9 +66,9 @@ NOT_FINISHED = Exit(
     "not finished",
     "The run has not reached a final state.",
     """
-It is queued, training, recovering or paused, or its driver died without writing a final state.
-`god-ray status RUN` tells them apart. Wait, or `god-ray resume RUN` if nothing is driving it any
-more.
+It is queued, starting, waiting for room, training, recovering or changing its size, or its driver
+died without writing a final state. `god-ray status RUN` tells them apart. Wait, or `god-ray resume
+RUN` if nothing is driving it any more.
 """,
 )
 NOT_FOUND = Exit(
