@@ -15,7 +15,7 @@ from god_ray.spec.data import Data
 from god_ray.spec.determinism import Determinism
 from god_ray.spec.progress import Checkpoint, Eval, StopWhen
 from god_ray.spec.sweep import Sweep
-from god_ray.spec.values import Above0, Flag, Name, Positive, Says, Section, Seed, Text
+from god_ray.spec.values import Above0, Count, Flag, Name, Positive, Says, Section, Seed, Text
 from god_ray.spec.workers import Failures, Workers
 
 
@@ -33,12 +33,12 @@ class RunSpec(Section):
         description="Rows of one step over all workers; part of the result. At least `lanes * "
         "data.min_leaf_rows`.",
     )
-    epochs: Positive | None = Field(
+    epochs: Count | None = Field(
         examples=[10],
         default=None,
         description="Train for so many passes over the data. Exactly one of `epochs` and `steps`.",
     )
-    steps: Positive | None = Field(
+    steps: Count | None = Field(
         examples=[1000],
         default=None,
         description="Train for so many optimizer updates. Exactly one of `epochs` and `steps`.",

@@ -84,8 +84,16 @@ def says(info: FieldInfo) -> Says:
     if words := choices(info):
         return Says("one of " + ", ".join(words), words[0])
     inner = section_in(info.annotation)
-    keys = ", ".join(inner.model_fields) if inner else ""
-    return Says(f"a mapping of {keys}", "")
+    if inner is None:
+        return Says("a mapping", "{}")
+    return Says(f"a mapping of {', '.join(inner.model_fields)}", _example_of(inner))
+
+
+def _example_of(section: type[Section]) -> str:
+    """What it requires; of a section that requires nothing, its first key."""
+    infos = section.model_fields
+    names = [name for name, info in infos.items() if info.is_required()] or list(infos)[:1]
+    return "{" + ", ".join(f"{name}: {says(infos[name]).example}" for name in names) + "}"
 
 
 def _value_section(path: Path) -> type[Section] | None:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -65,9 +65,10 @@ _Text = Annotated[str, MinLen(1)]
 Positive = Annotated[_Whole, Ge(1), Says("a whole number, 1 or more", "1")]
 AtLeast2 = Annotated[_Whole, Ge(2), Says("a whole number, 2 or more", "3")]
 NotNegative = Annotated[_Whole, Ge(0), Says("a whole number, 0 or more", "0")]
+Count = Annotated[_Whole, Ge(1), Le(10**12), Says("a whole number from 1 to 10^12", "1")]
 Seed = Annotated[_Whole, Ge(0), Lt(2**63), Says("a whole number from 0 to 2^63 - 1", "0")]
 Above0 = Annotated[float, Gt(0), Says("a number above 0", "1.0")]
-From0 = Annotated[float, Ge(0), Says("a number, 0 or more", "0")]
+Amount = Annotated[float, Ge(0), Le(10_000), Says("a number from 0 to 10000", "0")]
 Text = Annotated[_Text, Says("text", '"..."')]
 Name = Annotated[
     str,

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from god_ray.spec.values import From0, NotNegative, Positive, Section
+from god_ray.spec.values import Amount, NotNegative, Positive, Section
 
 _RANGE = re.compile(r"\s*(\d{1,9})\s*:\s*(\d{1,9})\s*")
 
@@ -28,8 +28,8 @@ class Workers(Section):
     max: Positive = Field(
         default=1, description="No more workers than this, at most `lanes`. Left out: the same as `min`."
     )
-    cpus: From0 = Field(default=1.0, description="CPUs that each worker reserves. 0: none are reserved.")
-    gpus: From0 = Field(default=0.0, description="GPUs that each worker reserves. 0: it trains on the CPU.")
+    cpus: Amount = Field(default=1.0, description="CPUs that each worker reserves. 0: none are reserved.")
+    gpus: Amount = Field(default=0.0, description="GPUs that each worker reserves. 0: it trains on the CPU.")
 
     @property
     def initial(self) -> int:

@@ -107,6 +107,38 @@ def test_the_error_tells_all_survives_pickling_and_nothing_is_created(tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("workers.cpus=10001", "workers.cpus = 10001: must be a number from 0 to 10000. "),
+        ("workers.gpus=1e9", "workers.gpus = 1000000000.0: must be a number from 0 to 10000. "),
+        ("epochs=1e13", "epochs = 10000000000000.0: must be a whole number from 1 to 10^12, or null. "),
+        ("steps=1000000000001", "steps = 1000000000001: must be a whole number from 1 to 10^12, or null. "),
+    ],
+)
+def test_numbers_that_no_cluster_has_are_refused(override: str, said: str) -> None:
+    [found] = problems(MINIMAL, override)
+    assert str(found).startswith(f"--set: {said}Fix: write for example ")
+
+
+@pytest.mark.parametrize(
+    ("override", "fix"),
+    [
+        ("data=7", "write for example data: {train: train.parquet}"),
+        ("checkpoint=3", "write for example checkpoint: {every_steps: 1}, or remove the line; the default is that "
+         "of each key of checkpoint"),
+        ("checkpoint.keep_best=3", "write for example keep_best: {metric: accuracy}, or null"),
+        ("stop_when=acc", "write for example stop_when: {metric: accuracy}, or null"),
+    ],
+)  # fmt: skip
+def test_an_example_of_a_section_is_one_that_loads(override: str, fix: str) -> None:
+    assert [problem.fix for problem in problems(MINIMAL, override)] == [fix]
+    given = {"recipe": "r.py", "data": {"train": "a", "eval": "b"}, "batch_size": 8, "steps": 1}
+    section = override.rpartition("=")[0].rpartition(".")[0]
+    text = fix.removeprefix("write for example ").split(", or ")[0].replace(": ", "=", 1)
+    load(given, [f"{section}.{text}" if section else text])
+
+
+@pytest.mark.parametrize(
     ("line", "key", "fix"),
     [
         ("batch_sise: 64", "batch_sise", "did you mean batch_size?"),
