@@ -1,8 +1,9 @@
 """A connection to the job server of a Ray cluster, whether it asks for a token or not.
 
 In: an address. Out: Ray's own `JobSubmissionClient`. Sends the token that Ray keeps for this user, if there
-is one: a cluster without tokens ignores it. A cluster that does not answer, or refuses, shows as a UserError
-that says what was tried.
+is one: a cluster without tokens ignores it. In clear to another machine it goes only if a variable names it:
+that file is of this machine's own cluster, and everybody on the way would read it. A cluster that does not
+answer, or refuses, shows as a UserError that says what was tried.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def reach(address: str) -> Iterator[JobSubmissionClient]:
             "give --address http://HOST:8265",
         )
     with _environment(target.hostname):
-        headers = _headers()
+        headers = _headers(target.scheme == "https" or target.hostname in LOOPBACK)
         _require_answer(address, headers)
         from ray.job_submission import JobSubmissionClient
 
@@ -63,9 +64,18 @@ def _environment(host: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _headers() -> dict[str, str]:
+def _headers(private: bool) -> dict[str, str]:
+    """`private`: what is sent can be read by nobody on the way."""
     token = _token()
-    return {"Authorization": f"Bearer {token}"} if token else {}
+    if not token:
+        return {}
+    # An empty one where the token is kept back: Ray's client (RAY_AUTH_MODE=token) would else add it.
+    return {"Authorization": f"Bearer {token}" if private or _is_named() else ""}
+
+
+def _is_named() -> bool:
+    """Whether the user named a token themselves, for whatever cluster they name."""
+    return bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
 
 
 def _token() -> str | None:
@@ -85,12 +95,15 @@ def _token_file() -> Path:
 def _require_answer(address: str, headers: dict[str, str]) -> None:
     """One request with a limit of its own: Ray's client would wait for ever, and says less."""
     url = f"{address}/api/version"
+    request = urllib.request.Request(url)
+    for name, value in headers.items():
+        request.add_unredirected_header(name, value)  # to that address, and wherever it points to, not
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE_S):
+        with urllib.request.urlopen(request, timeout=PATIENCE_S):
             return
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
-            raise _refused(address, bool(headers)) from error
+            raise _refused(address, any(headers.values())) from error
         raise UserError(
             f"{address} answers, but not as a Ray job server: HTTP {error.code}.",
             f"Tried GET {url}.",
@@ -106,6 +119,13 @@ def _require_answer(address: str, headers: dict[str, str]) -> None:
 
 
 def _refused(address: str, sent: bool) -> UserError:
+    if not sent and not _is_named() and _token():
+        return UserError(
+            f"the cluster at {address} asks for a token, and none was sent.",
+            f"The one in {_token_file()} goes only to this machine or over https: here all could read it.",
+            "set RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) to the cluster's token (on its head: ray "
+            "get-auth-token) to send it all the same, or bring its port here (kubectl port-forward, ssh -L).",
+        )
     where = "RAY_AUTH_TOKEN" if os.environ.get("RAY_AUTH_TOKEN") else str(_token_file())
     return UserError(
         f"the cluster at {address} {'refused the token' if sent else 'asks for a token, and there is none'}.",
