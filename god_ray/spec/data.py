@@ -17,8 +17,8 @@ class Data(Section):
     """Which rows, in which order, read by whom."""
 
     train: Texts = Field(
-        description="Training rows: Parquet files, folders or globs, or `file.py:function`. A relative path "
-        "starts at the spec's folder."
+        description="Training rows: Parquet files, folders or globs. A relative path starts at the spec's "
+        "folder."
     )
     eval: Texts | None = Field(
         default=None, description="Rows for evaluation, given like `train`. null: the run is never evaluated."
@@ -53,5 +53,7 @@ class Data(Section):
     )
     memory_bytes: Positive = Field(
         default=268_435_456,
-        description="Decoded bytes of rows that one worker may hold; decides what `shuffle: auto` means.",
+        description="Decoded bytes. A set of up to this size is held in memory: `shuffle: auto` is `full`. "
+        "Also bounds what a worker takes from Ray Data ahead of need. With `window` a worker holds two "
+        "windows per lane, whatever this says.",
     )

@@ -23,10 +23,13 @@ class Workers(Section):
     """
 
     min: Positive = Field(
-        default=1, description="The run starts, and goes on, with no fewer workers than this."
+        default=1,
+        description="The fewest workers that are meant. Today a run starts with `max` and never shrinks by "
+        "itself; `god-ray scale` and `resume --workers` take any number from 1 to `lanes`.",
     )
     max: Positive = Field(
-        default=1, description="No more workers than this, at most `lanes`. Left out: the same as `min`."
+        default=1,
+        description="The run starts with this many workers, at most `lanes`. Left out: the same as `min`.",
     )
     cpus: Amount = Field(default=1.0, description="CPUs that each worker reserves. 0: none are reserved.")
     gpus: Amount = Field(default=0.0, description="GPUs that each worker reserves. 0: it trains on the CPU.")
