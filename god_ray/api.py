@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from time import strftime, time
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from god_ray.runtime.assignment import Assignment
     from god_ray.runtime.driver import Fit
 
-    Host = Callable[[], Fit]
 
 # What is not part of the result, or is compared by its content. The rest of a spec stays as it was.
 _MAY_CHANGE = frozenset(
@@ -83,13 +82,13 @@ def train(
     storage = Path(loaded.spec.storage)
     RunFolder.require_new(storage, name)
     assignment = _prepare(loaded, storage / name, debug)
-    with _host(assignment, debug) as host:
+    with _host(assignment, debug) as fit:
         from god_ray.runtime.attempt import try_leaf
 
         try_leaf(assignment)
         folder = _create(loaded, assignment, storage, name)
         size = 1 if debug else assignment.spec.workers.initial
-        return _drive(assignment, folder, size, host, watch)
+        return _drive(assignment, folder, size, fit, watch)
 
 
 def _create(loaded: LoadedSpec, assignment: Assignment, storage: Path, name: str) -> RunFolder:
@@ -137,8 +136,8 @@ def resume(
     assignment = assignment.with_spec(spec)
     last = (record.get("attempts") or [{"workers": spec.workers.initial}])[-1]["workers"]
     size = 1 if debug else _within_lanes(workers or last, spec.lanes)
-    with _host(assignment, debug) as host:
-        return _drive(assignment, folder, size, host, watch)
+    with _host(assignment, debug) as fit:
+        return _drive(assignment, folder, size, fit, watch)
 
 
 def _within_lanes(workers: int, lanes: int) -> int:
@@ -203,34 +202,38 @@ def _require_same_data(record: Mapping[str, Any], assignment: Assignment) -> Non
 
 
 @contextmanager
-def _host(assignment: Assignment, debug: bool) -> Iterator[Host]:
-    """What does the attempts: this process, or Ray, which is being started while the caller goes on."""
+def _host(assignment: Assignment, debug: bool) -> Iterator[Fit]:
+    """What does an attempt: this process, or Ray, which is being started while the caller goes on."""
     if debug:
         from god_ray.runtime.inline import fit as fit_inline
 
-        yield lambda: fit_inline
+        yield fit_inline
         return
     from god_ray.runtime.cluster import connecting
 
     with connecting(assignment.spec) as connection:
 
-        def fit_on_ray() -> Fit:
+        def fit_on_ray(
+            assignment: Assignment, folder: RunFolder, workers: int, ended: threading.Event
+        ) -> dict[str, Any]:
+            address = os.environ.get("RAY_ADDRESS")
+            if address:
+                folder.move("STARTING", f"connecting to Ray at {address}, for {workers} workers")
+            connected = connection()
             from god_ray.runtime.trainer import fit
 
-            return partial(fit, connection())
+            return fit(connected, assignment, folder, workers, ended)
 
         yield fit_on_ray
 
 
-def _drive(
-    assignment: Assignment, folder: RunFolder, workers: int, host: Host, watch: Watch | None
-) -> Result:
+def _drive(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit, watch: Watch | None) -> Result:
     from god_ray.runtime import control
     from god_ray.runtime.driver import drive
 
     with folder.drive(), watch(folder, assignment.num_steps) if watch else nullcontext():
         control.clear(folder.control)  # what an earlier driver was asked; from here on, commands are heard
-        ended = drive(assignment, folder, workers, host())
+        ended = drive(assignment, folder, workers, fit)
     return _result(folder, ended.state, ended.reason, ended.outcome, ended.failure)
 
 

@@ -6,6 +6,7 @@
     │   ├── RecipeError      the user's Python could not be imported or broke its contract
     │   ├── DataError        the data set cannot be used as it is
     │   ├── RunExists        the name is taken
+    │   ├── NoRoom           the cluster can never hold so many workers
     │   ├── RunNotFound      no such run                                                         exit 102
     │   └── ResumeRefused    spec, data or fingerprint differ from the run's
     ├── RunFailed            training ended without a result; carries the first cause            exit 100
@@ -66,6 +67,10 @@ class DataError(UserError):
 
 
 class RunExists(UserError):
+    pass
+
+
+class NoRoom(UserError):
     pass
 
 

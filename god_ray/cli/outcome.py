@@ -7,6 +7,7 @@ In: a `Result`. Out: prose on stderr, the run's name (or the result as JSON) on 
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,8 @@ def code_of(state: str | None) -> int:
 
 
 def finish(result: Result, as_json: bool) -> None:
-    """Say how it ended and leave with its exit code."""
+    """Say how it ended and leave with its exit code. It has ended: Ctrl-C changes nothing any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in summary(result):
         typer.echo(line, err=True)
     typer.echo(json.dumps(as_plain(result), indent=1) if as_json else result.name)

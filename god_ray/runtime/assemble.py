@@ -104,6 +104,16 @@ def restore_newest(local: Local, group: Group, store: CheckpointStore) -> Found 
     return found
 
 
+def require_checkpoint(record: Mapping[str, Any], found: Found | None) -> None:
+    """A run that has had a checkpoint never starts from scratch in silence."""
+    if found is None and record.get("durable_step"):
+        raise CheckpointError(
+            f"no checkpoint is left of run {record['name']}.",
+            f"Its newest one, of step {record['durable_step']}, and those before it have been removed.",
+            "put them back, or start a new run under another name.",
+        )
+
+
 def require_ledger(last_step: int, found: Found | None) -> None:
     """The ledger must reach the checkpoint: its lines are durable before a checkpoint is."""
     if found is not None and last_step < found.step:
@@ -244,7 +254,8 @@ def _exchange(
         templates = [*runner.parameters, *buffers]
         return FixedOrderExchange(group, templates, ranges, len(runner.parameters), other, local.device)
     lanes = range(*ranges[group.rank])
-    ddp = wrap(local.model, local.device, _has_unused(runner, feed, cursor, lanes, group))
+    done = cursor.step >= local.assignment.num_steps  # then there are no leaves to try
+    ddp = wrap(local.model, local.device, not done and _has_unused(runner, feed, cursor, lanes, group))
     runner.model, runner.take = ddp, False
     runner.buffers.commit()
     templates = [*flags(runner.parameters), *buffers]

@@ -41,6 +41,8 @@ def try_leaf(assignment: Assignment) -> None:
             attempt.evaluate()
     finally:
         numerics.unpin()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # a worker may be given the same device
 
 
 class Attempt:

@@ -10,13 +10,16 @@ import getpass
 import logging
 import math
 import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from god_ray.errors import UserError
+from god_ray.errors import NoRoom, UserError
 from god_ray.runtime import numerics
 from god_ray.spec import RunSpec
 
@@ -28,15 +31,60 @@ def connecting(spec: RunSpec) -> Iterator[Callable[[], Connection]]:
     RAY_ADDRESS (set inside Ray jobs) names a cluster; else one is made here, and ended here. Its processes
     inherit the workers' variables, and it is large enough for as many workers as the run may ever have.
     """
-    with ThreadPoolExecutor(1, "connect") as thread:
-        connection = thread.submit(_connect, spec)
-        try:
-            yield connection.result
-        finally:
-            if connection.exception() is None and connection.result().ours:
-                import ray
+    _require_gpus(spec)
+    future: Future[Connection] = Future()
+    over = threading.Event()
 
+    def connect() -> None:
+        try:
+            future.set_result(_connect(spec))
+        except BaseException as error:  # noqa: BLE001 - raised where the connection is waited for
+            future.set_exception(error)
+        over.wait()  # Linux ends Ray's processes with the thread that has started them
+
+    # A daemon: a cluster that does not answer must not hold a run that was asked to stop.
+    threading.Thread(target=connect, name="connect", daemon=True).start()
+    try:
+        yield future.result
+    finally:
+        if future.done() and future.exception() is None and future.result().ours:
+            import ray
+
+            with _undisturbed():
                 ray.shutdown()
+        over.set()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Without Ctrl-C: what follows a run's end takes a second, and is not to be left half done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _require_gpus(spec: RunSpec) -> None:
+    """Before anything is made, where the cluster will be this machine."""
+    if not spec.workers.gpus or os.environ.get("RAY_ADDRESS") or _connected():
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise NoRoom(
+            f"workers.gpus is {spec.workers.gpus:g}, and this machine has no GPU.",
+            "RAY_ADDRESS is not set, so the workers would start here.",
+            "leave workers.gpus out, or set RAY_ADDRESS to a cluster that has GPUs.",
+        )
+
+
+def _connected() -> bool:
+    """Whether the caller has a Ray already; without importing it."""
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
 class Connection(NamedTuple):
@@ -52,6 +100,9 @@ def _connect(spec: RunSpec) -> Connection:
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # it only warns in a log
     os.environ.setdefault("RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING", "0")  # the run keeps its log
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # the worker keeps a log of its own
+    os.environ.setdefault(
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "10"
+    )  # then it is said
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
@@ -60,7 +111,14 @@ def _connect(spec: RunSpec) -> Connection:
     address = os.environ.get("RAY_ADDRESS")
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address:
-        ray.init(address=address, **quiet)
+        try:
+            ray.init(address=address, **quiet)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"there is no Ray cluster to connect to at {address}.",
+                f"{type(error).__name__}: {error}",
+                "correct RAY_ADDRESS, or unset it for a Ray of the run's own.",
+            ) from error
         return Connection(variables, ours=True, fixed=False)
     cores = os.cpu_count() or 1
     needed = math.ceil(spec.lanes * spec.workers.cpus)
@@ -112,7 +170,7 @@ def require_room(spec: RunSpec, workers: int) -> None:
     have = ray.cluster_resources()
     for kind, each in (("CPU", spec.workers.cpus), ("GPU", spec.workers.gpus)):
         if each and have.get(kind, 0) < each * workers:
-            raise UserError(
+            raise NoRoom(
                 f"{workers} workers need {each * workers:g} {kind}; the cluster has {have.get(kind, 0):g}.",
                 "They could never start.",
                 f"set workers to fewer, or workers.{kind.lower()}s to less.",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from god_ray.errors import GodRayError, RunFailed, UserError
+from god_ray.errors import GodRayError, NoRoom, RunFailed
 from god_ray.loop.request import Request
 from god_ray.runtime import control
 from god_ray.runtime.assignment import Assignment, code_fingerprint
@@ -65,7 +65,7 @@ def _attempts(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit)
             control.clear(folder.control, Request("resize", resize_to))
             folder.move("RESIZING", f"from {workers} to {resize_to} workers")
             before, workers = workers, resize_to
-        elif before and isinstance(ended.failure, UserError):  # the cluster cannot hold the size asked for
+        elif before and isinstance(ended.failure, NoRoom):  # for the size that was asked for
             folder.move("RESIZING", f"back to {before} workers: {ended.failure.what}")
             before, workers = 0, before
         else:
@@ -81,7 +81,7 @@ def _begin(assignment: Assignment, folder: RunFolder, workers: int) -> None:
         reason += "; the recipe's or preprocess's file has changed since the attempt before"
     folder.move("STARTING", reason)
     now = {"workers": workers, "started_at": round(time(), 3), "code": code}
-    folder.update(attempts=[*attempts, now], last_failure=None, fatal=None)
+    folder.update(attempts=[*attempts, now])
 
 
 def _attempt(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> tuple[Ended, int]:
@@ -98,26 +98,43 @@ def _attempt(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) 
     thread = threading.Thread(target=work, name="fit", daemon=True)
     thread.start()
     try:
-        while thread.is_alive():
-            thread.join(0.2)
-            if not given_up.is_set() and _stops_before_it_trains(folder):
-                given_up.set()
+        asked = _wait_for(thread, folder, workers, given_up)
     except Interrupted:
         given_up.set()
         thread.join(GIVING_UP_S)
         raise
-    if given_up.is_set() and "error" in box:
-        return Ended("STOPPED", "asked to stop before its workers trained", {"kind": "stopped"}), 0
-    if "error" in box:
-        failure = first_cause(box["error"])
-        return Ended("FAILED", failure.what, {"kind": "failed"}, failure), 0
-    return _conclude(assignment, box["result"])
+    if "result" in box:
+        return _conclude(assignment, box["result"])
+    if asked is not None:
+        reason = f"asked to {asked.kind} before its workers trained"
+        state = "STOPPED" if asked.kind == "stop" else "RESIZING"
+        return Ended(state, reason, {"kind": "stopped"}), asked.workers
+    failure = first_cause(box["error"])
+    return Ended("FAILED", failure.what, {"kind": "failed"}, failure), 0
 
 
-def _stops_before_it_trains(folder: RunFolder) -> bool:
-    """Workers that are still starting need not start to stop."""
+def _wait_for(
+    thread: threading.Thread, folder: RunFolder, workers: int, given_up: threading.Event
+) -> Request | None:
+    """Until the attempt is over. Nobody trains yet, so nobody polls: a command then ends the attempt."""
+    asked: Request | None = None
+    while thread.is_alive():
+        thread.join(0.2)
+        if asked is None:
+            asked = _asked_before_training(folder, workers)
+        if asked is not None and not given_up.is_set():
+            given_up.set()
+            thread.join(GIVING_UP_S)
+            if asked.kind == "stop":
+                break  # whatever it still waits for
+    return asked
+
+
+def _asked_before_training(folder: RunFolder, workers: int) -> Request | None:
     asked = control.pending(folder.control)
-    return asked == Request("stop") and folder.read()["state"] in ("STARTING", "WAITING")
+    if asked is None or (asked.kind == "resize" and asked.workers == workers):
+        return None
+    return asked if folder.read()["state"] in ("STARTING", "WAITING") else None
 
 
 def _conclude(assignment: Assignment, outcome: dict[str, Any]) -> tuple[Ended, int]:

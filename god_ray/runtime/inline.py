@@ -24,6 +24,7 @@ from god_ray.runtime.assemble import (
     assemble,
     build_local,
     origin,
+    require_checkpoint,
     require_ledger,
     restore_newest,
 )
@@ -39,7 +40,7 @@ def fit(assignment: Assignment, folder: RunFolder, workers: int, ended: threadin
     """One attempt of the driver, here."""
     try:
         return {"outcome": run(assignment, folder, ended=ended)}
-    except Exception as error:  # the recipe's code may raise anything
+    except (Exception, SystemExit) as error:  # the recipe's code may raise anything
         raise explained(error) from error
 
 
@@ -65,10 +66,11 @@ def _run(assignment: Assignment, folder: RunFolder, reporter: Reporter, control:
     generation = int(record.get("generation", 0)) + 1
     store = CheckpointStore(folder.checkpoints, generation, run=record["id"])
     found = restore_newest(local, group, store)
+    require_checkpoint(record, found)
     meta = {"fingerprint": fingerprint, "run": folder.name}
     with Ledger.open_writer(folder.ledger, exact=assignment.spec.determinism.mode == "bitwise") as ledger:
         require_ledger(ledger.last_step, found)
-        saves = BackgroundCheckpoints(store, assignment.spec.checkpoint, meta, ledger.sync)
+        saves = BackgroundCheckpoints(store, assignment.spec.checkpoint, meta, ledger.sync, folder.remember)
         ports = Ports(ledger, saves, control, reporter)
         loop = assemble(local, group, ports, found, generation)
         folder.move("RUNNING", f"training in one process{origin(found, ledger.last_step)}")

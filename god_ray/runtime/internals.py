@@ -16,11 +16,14 @@ import ray
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
 from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 
 from god_ray.errors import RunFailed
+from god_ray.runtime.retries import Retries
 
 MADE_FOR = "2.60."
 POLL_EVERY_S = 0.5
@@ -31,18 +34,19 @@ _UNUSED = (DatasetsCallback, PlacementGroupCleanerCallback)
 class Trainer(TorchTrainer):  # type: ignore[misc]
     """As `TorchTrainer(**arguments)`.
 
-    `fixed`: no autoscaler needs to be asked for nodes. `ended`: when set, the workers are killed within a
-    second, and `fit` raises RunFailed.
+    `fixed`: no autoscaler needs to be asked for nodes. `ended`: when set, the workers are killed as soon as
+    they have been placed, and `fit` raises RunFailed. `retries` is asked whether to start workers again.
     """
 
-    def __init__(self, fixed: bool, ended: threading.Event, **arguments: Any) -> None:
+    def __init__(self, fixed: bool, ended: threading.Event, retries: Retries, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._fixed, self._ended = fixed, ended
+        self._fixed, self._ended, self._retries = fixed, ended, retries
 
     def _create_default_callbacks(self) -> list[Any]:
         return [c for c in super()._create_default_callbacks() if not isinstance(c, _UNUSED)]
 
     def _initialize_and_run_controller(self, **given: Any) -> Any:
+        given["failure_policy"] = _Judged(self.run_config.failure_config, self._retries)
         if self._fixed:
             given["scaling_policy"] = _Unasked(self.scaling_config)
         controller = _Controller(self._ended, **given)
@@ -79,6 +83,22 @@ class _Unasked(FixedScalingPolicy):  # type: ignore[misc]
 
     def _maybe_send_resource_request(self) -> None:
         return None
+
+
+class _Judged(FailurePolicy):  # type: ignore[misc]
+    def __init__(self, failure_config: Any, retries: Retries) -> None:
+        super().__init__(failure_config)
+        self._retries = retries
+
+    def make_decision(self, training_failed_error: Any) -> FailureDecision:
+        cause = getattr(training_failed_error, "controller_failure", None)
+        if isinstance(cause, WorkerGroupStartupTimeoutError):
+            self._retries.wait()
+            return FailureDecision.RETRY
+        if cause is not None and not isinstance(cause, WorkerGroupStartupFailedError):
+            return FailureDecision.RAISE
+        again = self._retries.again(training_failed_error)
+        return FailureDecision.RETRY if again else FailureDecision.RAISE
 
 
 class _Controller(TrainController):  # type: ignore[misc]

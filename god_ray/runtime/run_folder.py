@@ -28,9 +28,9 @@ FINAL = ("STOPPED", "SUCCEEDED", "FAILED")
 _MOVES: dict[str, tuple[str, ...]] = {
     "QUEUED": ("STARTING", "STOPPED", "FAILED"),
     "STARTING": ("WAITING", "RUNNING", "RECOVERING", "RESIZING", *FINAL),
-    "WAITING": ("RUNNING", "RECOVERING", "RESIZING", *FINAL),
+    "WAITING": ("RUNNING", "RECOVERING", "RESIZING", "STARTING", *FINAL),
     "RUNNING": ("RECOVERING", "RESIZING", "STARTING", *FINAL),
-    "RECOVERING": ("RUNNING", "RESIZING", "STARTING", *FINAL),
+    "RECOVERING": ("WAITING", "RUNNING", "RESIZING", "STARTING", *FINAL),
     "RESIZING": ("STARTING", *FINAL),
     "STOPPED": ("STARTING",),
     "FAILED": ("STARTING",),
@@ -132,6 +132,10 @@ class RunFolder:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+    def remember(self, step: int) -> None:
+        """The checkpoint of `step` is durable: a run that has one never starts from scratch."""
+        self.update(durable_step=step)
 
     def move(self, state: str, reason: str) -> None:
         """Enter `state`, if the table allows it."""

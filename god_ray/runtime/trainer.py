@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, UserCallback
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig
 
 from god_ray.runtime import internals
 from god_ray.runtime.assignment import Assignment
-from god_ray.runtime.cause import first_of
 from god_ray.runtime.cluster import Connection, missing_room, require_room
+from god_ray.runtime.retries import Retries
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.worker import train
 
@@ -33,17 +33,18 @@ def fit(
     spec = assignment.spec
     if connection.fixed:
         require_room(spec, workers)
-    missing = missing_room(spec, workers)
-    if missing:
-        folder.move("WAITING", missing)
+    if missing_room(spec, workers):
+        folder.move("WAITING", missing_room(spec, workers))
     # The run folder is Ray's experiment folder too, since Ray takes only checkpoints inside it. Ray's list of
     # checkpoints is made anew in each attempt: the store decides what is kept, and what is intact.
     (folder.path / RAY_CHECKPOINT_LIST).unlink(missing_ok=True)
     gpu = spec.workers.gpus > 0
     resources = {"CPU": spec.workers.cpus} | ({"GPU": spec.workers.gpus} if gpu else {})
+    retries = Retries(folder, spec.failures.max, lambda: missing_room(spec, workers))
     trainer = internals.Trainer(
         connection.fixed,
         ended,
+        retries,
         train_loop_per_worker=train,
         train_loop_config={"assignment": assignment},
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker=resources),
@@ -51,26 +52,20 @@ def fit(
         run_config=RunConfig(
             name=folder.name,
             storage_path=str(folder.path.parent),
-            failure_config=FailureConfig(max_failures=spec.failures.max),
+            failure_config=FailureConfig(max_failures=-1),  # `retries` is asked
             checkpoint_config=CheckpointConfig(num_to_keep=None),
-            callbacks=[Recovery(folder)],
             worker_runtime_env={"env_vars": connection.variables} if connection.variables else None,
         ),
     )
-    with _written_down(folder):
-        result = trainer.fit()
+    try:
+        with _written_down(folder):
+            result = trainer.fit()
+    except Exception as error:
+        if retries.failure is None:
+            raise
+        raise retries.failure from error
     returned: Any = result.return_value
     return dict(returned)
-
-
-class Recovery(UserCallback):  # type: ignore[misc]
-    """Writes down that Ray replaces the workers, and why: nobody else sees it if all are dead."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
-
-    def after_exception(self, run_context: object, worker_exceptions: dict[int, Exception]) -> None:
-        self.folder.move("RECOVERING", first_of(worker_exceptions).what)
 
 
 @contextmanager

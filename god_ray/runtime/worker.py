@@ -2,7 +2,7 @@
 
 In: an assignment. Out: an outcome, as plain data. The leader (rank 0) fills the ports with files and Ray,
 the others with nothing. Failures that all workers see alike end the run at once; what one worker alone
-meets is raised, and Ray restarts the group from the last checkpoint: to end at once, if no restart helps.
+meets is raised, and Ray restarts the group from the last checkpoint, if a restart may help.
 """
 
 from __future__ import annotations
@@ -25,18 +25,8 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from god_ray import errors
 from god_ray.checkpoint.store import CheckpointStore
-from god_ray.errors import (
-    AuditMismatch,
-    Bug,
-    CheckpointError,
-    FingerprintMismatch,
-    GodRayError,
-    LedgerMismatch,
-    RecipeError,
-    RowsMismatch,
-)
+from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError
 from god_ray.monitor.ledger import Ledger
-from god_ray.monitor.newest import newest
 from god_ray.plan import worker_lanes
 from god_ray.runtime.assemble import (
     Local,
@@ -46,6 +36,7 @@ from god_ray.runtime.assemble import (
     assemble,
     build_local,
     origin,
+    require_checkpoint,
     require_ledger,
     restore_newest,
 )
@@ -57,8 +48,6 @@ from god_ray.runtime.writer import BackgroundCheckpoints, NoCheckpoints, NoJourn
 from god_ray.sync.group import Group, TorchGroup
 
 AGREED = (AuditMismatch, FingerprintMismatch)
-# Met by one worker, and by the next one in its place as well.
-FINAL = (Bug, CheckpointError, LedgerMismatch, RecipeError, RowsMismatch)
 
 
 class RayReporter:
@@ -82,37 +71,22 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     device = ray.train.torch.get_device()
     group = TorchGroup(device)
     folder = RunFolder(assignment.folder)
-    fatal = folder.read().get("fatal")
-    if fatal is not None:
-        return {"failure": _raised(*fatal)}
     with _written_down(folder, group.rank):
         try:
             local = _build_together(assignment, device, group)
             return {"outcome": _run(local, folder, group)}
-        except Exception as error:  # the recipe may raise anything; it goes on to Ray, explained
-            agreed = _told(explained(error), folder)
+        except (Exception, SystemExit) as error:  # the recipe may raise anything; Ray gets it explained
+            agreed = _told(explained(error))
             if agreed is not None:
                 return {"failure": agreed}
             # No name may keep it: with its frames the process group would stay, and peers would wait.
             raise explained(error) from error
 
 
-def _told(failure: GodRayError, folder: RunFolder) -> GodRayError | None:
-    """Write a failure down. Returns it if all workers have it alike, so that the run may end at once."""
+def _told(failure: GodRayError) -> GodRayError | None:
+    """Write a failure into the log. Returns it if all workers have it alike: the run may end at once."""
     print(failure, file=sys.stderr)
-    if isinstance(failure, AGREED) or failure.data.get("agreed"):
-        return failure
-    if failure.data.get("victim"):
-        return None
-    published = newest(folder.ledger)
-    again = {"what": failure.what, "after_step": published["step"] if published else 0}
-    if folder.read().get("last_failure") == again:
-        why = f"It came twice in the same step, with nothing done in between.\n  {failure.why}".rstrip()
-        failure = type(failure)(failure.what, why, failure.fix, final=True)
-    if isinstance(failure, FINAL) or failure.data.get("final"):
-        folder.update(fatal=_written(failure))
-    folder.update(last_failure=again)
-    return None
+    return failure if isinstance(failure, AGREED) or failure.data.get("agreed") else None
 
 
 def _written(failure: GodRayError) -> list[str]:
@@ -162,6 +136,7 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
     generation = int(group.gather_bytes(str(int(record.get("generation", 0)) + 1).encode())[0])
     store = CheckpointStore(folder.checkpoints, generation, run=record["id"])
     found = restore_newest(local, group, store)
+    require_checkpoint(record, found)
     agree_on_state(local, group)
     ports = _ports(local, folder, store, group.rank == 0, fingerprint)
     try:
@@ -188,7 +163,7 @@ def _ports(
     ledger = Ledger.open_writer(folder.ledger, exact=spec.determinism.mode == "bitwise")
     return Ports(
         ledger,
-        BackgroundCheckpoints(store, spec.checkpoint, meta, ledger.sync),
+        BackgroundCheckpoints(store, spec.checkpoint, meta, ledger.sync, folder.remember),
         FileControl(folder.control),
         reporter,
     )
@@ -214,14 +189,12 @@ def _announce(
         worker["lanes"] = list(lanes)
     if group.rank == 0:
         before = folder.read()
-        recovered = before.get("state") == "RECOVERING"
-        if recovered:
+        if before.get("state") == "RECOVERING":
             doing += f"; the workers are new: {before['reason']}"
         folder.move("RUNNING", doing)
         folder.update(
             generation=generation,
             fingerprint=fingerprint,
             workers=workers,
-            recoveries=int(before.get("recoveries", 0)) + int(recovered),
             generation_started_at=round(time(), 3),
         )

@@ -26,8 +26,11 @@ class BackgroundCheckpoints:
         policy: Checkpoint,
         meta: Mapping[str, Any],
         sync_ledger: Callable[[], None],
+        remember: Callable[[int], None],
     ) -> None:
-        self.store, self.policy, self.meta, self.sync_ledger = store, policy, meta, sync_ledger
+        """remember: told of each step that is durable."""
+        self.store, self.policy, self.meta = store, policy, meta
+        self.sync_ledger, self.remember = sync_ledger, remember
         self._held: tuple[int, Snapshot, dict[str, Any]] | None = None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._running: Future[int] | None = None
@@ -61,6 +64,7 @@ class BackgroundCheckpoints:
     def _write(self, step: int, snapshot: Snapshot, meta: dict[str, Any]) -> int:
         self.sync_ledger()  # a checkpoint must not outlive the lines of the steps that led to it
         self.store.write(step, snapshot, meta)
+        self.remember(step)
         self.store.prune(self.policy.keep, self._best())
         return step
 

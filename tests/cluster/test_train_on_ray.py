@@ -165,7 +165,7 @@ def test_one_worker_and_then_all_are_killed(
     gates.reached(folder, 8)
     os.kill(first[1], signal.SIGKILL)
     until(lambda: folder.read()["state"] == "RECOVERING", "it is written down")
-    assert folder.read()["reason"].startswith("a worker failed: "), "whoever waits knows why"
+    assert folder.read()["reason"] == "worker 1 died", "whoever waits knows why"
     gates.open(8)
     second = pids(folder, 2)
     gates.reached(folder, 14)
@@ -192,6 +192,39 @@ def test_what_fails_twice_in_one_step_fails_for_good(spec_of: Callable[..., dict
     assert "ArithmeticError: update 5 cannot be" in result.failure.what
     assert result.failure.why.startswith("It came twice in the same step")
     assert folder_of(spec).read()["generation"] == 2
+
+
+def test_what_fails_once_in_all_workers_is_done_again(
+    spec_of: Callable[..., dict[str, Any]], reference: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """A failure that they share is one failure."""
+    spec = spec_of() | {"failures": {"max": 1}}
+    spec["config"] |= {"fails": 5, "once": str(tmp_path / "once")}
+    result = api.train(spec)
+    same(result, reference)
+    assert folder_of(spec).read()["recoveries"] == 1
+
+
+def test_stopped_before_its_workers_train(
+    spec_of: Callable[..., dict[str, Any]], background: ThreadPoolExecutor, reference: list[dict[str, Any]]
+) -> None:
+    """While there is no room for them, too; scaled down to what there is room for, it trains."""
+    holder = ray.remote(num_cpus=3)(threading.Event).remote()
+    ray.get(holder.is_set.remote())
+    spec = spec_of()
+    folder = folder_of(spec)
+    run: Future[Result] = background.submit(api.train, spec)
+    until((folder.path / "run.json").exists, "the run is there")
+    until(lambda: folder.read()["state"] == "WAITING", "it says what it waits for")
+    assert folder.read()["reason"] == "2 workers need 2 CPU, 1 of the cluster's 4 are free"
+    control.send(folder.control, Request("stop"))
+    result = run.result(DEADLINE_S)
+    assert (result.state, result.step) == ("STOPPED", 0)
+    again: Future[Result] = background.submit(api.resume, spec["name"], spec["storage"])
+    until(lambda: folder.read()["state"] == "WAITING", "it waits again")
+    control.send(folder.control, Request("resize", 1))
+    same(again.result(DEADLINE_S), reference)
+    ray.kill(holder)
 
 
 def test_ended_at_once(

@@ -10,12 +10,18 @@ import ray.train
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.data._internal.execution.streaming_executor import StreamingExecutor
 from ray.train.torch import TorchTrainer
-from ray.train.v2._internal.constants import CHECKPOINT_MANAGER_SNAPSHOT_FILENAME
+from ray.train.v2._internal.constants import (
+    CHECKPOINT_MANAGER_SNAPSHOT_FILENAME,
+    WORKER_GROUP_START_TIMEOUT_S_ENV_VAR,
+)
+from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.context import TrainContext
 from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.train.v2._internal.execution.failure_handling.default import DefaultFailurePolicy
 from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
+from ray.train.v2.api.exceptions import ControllerError
 
 from god_ray.cli.options import RAYS_ERROR_THREAD
 from god_ray.runtime.internals import MADE_FOR
@@ -50,6 +56,13 @@ def test_what_the_trainer_replaces_is_there() -> None:
     assert inspect.iscoroutinefunction(TrainController._run_control_loop_iteration)
     assert {"after_controller_start", "_maybe_send_resource_request"} <= set(dir(FixedScalingPolicy))
     assert {"has_started", "abort"} <= set(dir(WorkerGroup))
+    assert list(inspect.signature(DefaultFailurePolicy.make_decision).parameters) == [
+        "self",
+        "training_failed_error",
+    ]
+    assert ControllerError(ValueError("why")).controller_failure.args == ("why",)
+    assert issubclass(WorkerGroupStartupTimeoutError, Exception)
+    assert WORKER_GROUP_START_TIMEOUT_S_ENV_VAR == "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 
 
 def test_workers_are_given_what_they_were_given_before() -> None:

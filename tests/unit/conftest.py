@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +52,9 @@ def god_ray_here(
     monkeypatch.delenv(STORAGE_VARIABLE, raising=False)
 
     def call(*arguments: object) -> tuple[int, str, str]:
+        interrupt = signal.getsignal(signal.SIGINT)
         code = cli.main([str(argument) for argument in arguments])
+        signal.signal(signal.SIGINT, interrupt)  # a command's process ends here, this one does not
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 

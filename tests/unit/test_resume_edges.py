@@ -78,7 +78,8 @@ def test_a_damaged_checkpoint_is_named_while_the_run_goes_on(
 
     monkeypatch.setattr(RunFolder, "move", moved)
     assert api.resume("a", tmp_path / "runs", debug=True).state == "SUCCEEDED"
-    assert "from step 20; passed over step-00000021: model.safetensors" in said[1]
+    assert "training in one process from step 20; steps 21 to 21 are done again and compared" in said[1]
+    assert "; passed over step-00000021: model.safetensors" in said[1]
 
 
 def test_evaluation_leaves_the_buffers_alone(tmp_path: Path) -> None:

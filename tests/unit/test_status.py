@@ -78,8 +78,7 @@ def test_a_finished_run(finished_run: RunFolder) -> None:
     assert (found["last_digest"], found["last_digest_step"]) == (lines[-1]["digest"], STEPS)
     assert found["last_checkpoint_step"] == STEPS
     assert found["metrics"]["num_rows"] == 13
-    assert [set(worker) for worker in found["workers"]] == [{"id", "pid", "node", "rank", "lanes"}]
-    assert found["workers"][0]["lanes"] == [0, 4]
+    assert found["workers"] == [], "its processes are gone, and their pids may be others' now"
     assert found["started_at"] <= found["updated_at"] <= found["ended_at"]
     assert json.dumps(found, allow_nan=False)
 
@@ -95,7 +94,10 @@ def test_a_lost_driver_is_said_and_a_living_one_is_not(small_run: RunFolder) -> 
     small_run.update(state="RUNNING", reason="training")
     assert facts(small_run)["reason"] == "its driver is gone; god-ray resume done"
     with small_run.drive():
-        assert facts(small_run)["reason"] == "training"
+        found = facts(small_run)
+        assert found["reason"] == "training"
+        assert [set(worker) for worker in found["workers"]] == [{"id", "pid", "node", "rank", "lanes"}]
+        assert found["workers"][0]["lanes"] == [0, 4]
         assert listing(small_run.path.parent)[0]["driven"]
     small_run.update(state="STOPPED", reason="asked to stop")
     assert facts(small_run)["reason"] == "asked to stop"
