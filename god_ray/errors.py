@@ -8,7 +8,7 @@
     │   ├── RunExists        the name is taken
     │   ├── NoRoom           the cluster can never hold so many workers
     │   ├── RunNotFound      no such run                                                         exit 102
-    │   └── ResumeRefused    spec, data or fingerprint differ from the run's
+    │   └── ResumeRefused    spec or data differ from the run's
     ├── RunFailed            training ended without a result; carries the first cause            exit 100
     │   ├── FingerprintMismatch   a worker would compute other bits
     │   ├── AuditMismatch    two workers computed different bits for one leaf

@@ -26,6 +26,9 @@ class LeafData(Protocol):
 
 
 class Feed(Protocol):
+    counters: dict[str, Any]
+    """Who has read how much, for the log."""
+
     def start(self, cursor: Cursor, lanes: range) -> None: ...
 
     def leaf(self, cursor: Cursor, lane: int) -> LeafData | None: ...

@@ -100,9 +100,7 @@ def _connect(spec: RunSpec) -> Connection:
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # it only warns in a log
     os.environ.setdefault("RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING", "0")  # the run keeps its log
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # the worker keeps a log of its own
-    os.environ.setdefault(
-        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "10"
-    )  # then it is said
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "10")  # then it is said
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 

@@ -38,6 +38,7 @@ class SampleFeed:
         preprocess: Callable[..., Any] | None,
         collate: Collate | None,
     ) -> None:
+        self.counters: dict[str, Any] = {}
         feed = open_feed(source, plan, reader="direct", preprocess=preprocess, collate=collate)
         try:
             self._leaves = [feed.leaf(plan.cursor_at(0), lane) for lane in range(plan.lanes)]

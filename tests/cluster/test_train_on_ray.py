@@ -5,6 +5,7 @@ What happens to workers in every detail is tried in tests/laws, without Ray. Her
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -136,7 +137,7 @@ def pids(folder: RunFolder, generation: int) -> list[int]:
 def test_the_bits_of_debug_and_a_checkpoint_for_ray_users(
     spec_of: Callable[..., dict[str, Any]], reference: list[dict[str, Any]]
 ) -> None:
-    """Two workers, rows carried by Ray Data (the default); `Result.checkpoint` opens as Ray's own."""
+    """Two workers; `Result.checkpoint` opens as Ray's own."""
     result = api.train(spec_of())
     same(result, reference)
     assert result.metrics == reference[-1]["eval"]
@@ -149,6 +150,50 @@ def test_the_bits_of_debug_and_a_checkpoint_for_ray_users(
         store = CheckpointStore(Path(path).parent, 0)
         snapshot, meta = store.load(len(reference))
     assert snapshot.digest() == meta["digest"] == result.digest
+
+
+CARRIED = """
+import os
+from pathlib import Path
+
+def preprocess(table):
+    (Path(__file__).parent / f"read-by-{os.getpid()}-{table.num_rows}-{table['y'][0]}").touch()
+    return table
+"""
+
+
+def test_ray_data_carries_the_rows_of_real_workers(
+    spec_of: Callable[..., dict[str, Any]],
+    rows_of: Callable[..., str],
+    background: ThreadPoolExecutor,
+    gates: Gates,
+    tmp_path: Path,
+) -> None:
+    """By default: held in their second step, the workers get their later windows from Ray's processes."""
+    (tmp_path / "carried.py").write_text(CARRIED)
+    spec = spec_of(gates.config(2)) | {"epochs": 1}
+    spec["data"] = {
+        "train": rows_of(960, 2, 20),
+        "shuffle": "window",
+        "window": 1,
+        "preprocess": f"{tmp_path / 'carried.py'}:preprocess",
+    }
+    folder = folder_of(spec)
+    run: Future[Result] = background.submit(api.train, spec)
+    own = {os.getpid(), *pids(folder, 1)}
+
+    def carried() -> int:
+        return sum(int(path.name.split("-")[2]) not in own for path in tmp_path.glob("read-by-*"))
+
+    until(lambda: carried() >= 6, "processes of Ray's have read some windows")
+    logs = [folder.path / "logs" / f"worker-{rank}.log" for rank in range(2)]
+    gates.open(2)
+    assert run.result(DEADLINE_S).state == "SUCCEEDED"
+    read = [json.loads(log.read_text().rpartition("read: ")[2].splitlines()[0]) for log in logs]
+    for counters in read:
+        assert counters["executions"] >= 1
+        assert counters["rows_by_ray"] + counters["rows_by_worker"] == 480
+    assert sum(counters["rows_by_ray"] for counters in read) > 0
 
 
 def test_one_worker_and_then_all_are_killed(

@@ -13,6 +13,7 @@ from god_ray.api import Result
 from god_ray.errors import RecipeError
 from god_ray.loop.request import Request
 from god_ray.plan import epoch_checksum
+from god_ray.runtime.run_folder import RunFolder
 from laws.crew import DEBUG, Crew, happened, ledger
 from laws.member import Fault
 
@@ -117,6 +118,19 @@ def test_one_worker_is_bitwise_anyway(crew: Crew, spec_of: SpecOf, rows_of: Rows
     spec["determinism"]["mode"] = "relaxed"
     relaxed, _ = crew.train(spec, 1)
     assert happened(relaxed) == happened(bitwise)
+
+
+@pytest.mark.parametrize("shuffle", ["full", "window"])
+def test_killed_after_its_last_checkpoint(crew: Crew, spec_of: SpecOf, rows_of: RowsOf, shuffle: str) -> None:
+    """Nothing is left to train, and so no leaf to try DDP on."""
+    spec = spec_of("mlp", rows_of(64), epochs=2)
+    spec["determinism"]["mode"] = "relaxed"
+    spec["data"] |= {"shuffle": shuffle, "window": 1}
+    first, _ = crew.train(spec, 2)
+    RunFolder(first.folder).update(state="RUNNING", reason="training", result=None)
+    again, _ = crew.resume(first, 2)
+    assert again == first
+    assert again.state == "SUCCEEDED"
 
 
 def test_machines_may_differ(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:

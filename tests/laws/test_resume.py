@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -192,3 +193,15 @@ def test_when_none_is_intact_the_run_does_not_start_over(
     assert result.state == "FAILED"
     assert isinstance(result.failure, CheckpointError)
     assert "step-00000006" in str(result.failure)
+
+
+def test_when_all_are_gone_the_run_does_not_start_over(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
+    """A run that never had one may: it repeats its steps. One that had some must not, in silence."""
+    spec = spec_of("mlp", rows_of(64), epochs=4)
+    result, _ = crew.train(spec, 2, asks=[(5, Request("stop"))])
+    shutil.rmtree(result.folder / "checkpoints" / "step-00000006")
+    result, _ = crew.resume(result, 2)
+    assert result.state == "FAILED"
+    assert isinstance(result.failure, CheckpointError)
+    assert "no checkpoint is left" in result.failure.what
+    assert "of step 6" in result.failure.why
