@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from time import perf_counter
 
 import pytest
 import torch
@@ -132,17 +131,3 @@ def test_implementation_flags_and_gradients_do_not_count() -> None:
     state.optimizer.zero_grad()
     state.optimizer.state[state.model.get_parameter("unused")] = {}
     assert digest(state.model, state.optimizer) == DIGEST
-
-
-def test_it_is_fast() -> None:
-    """A million parameters with AdamW take under 2 ms on a quiet machine; here: not ten times that."""
-    model = nn.Sequential(nn.Linear(500, 1000), nn.Linear(1000, 500))
-    opt = AdamW(model.parameters(), fused=True)
-    model(torch.randn(2, 500)).sum().backward()
-    opt.step()
-    times = []
-    for _ in range(10):
-        start = perf_counter()
-        digest(model, opt)
-        times.append(perf_counter() - start)
-    assert min(times) < 0.02

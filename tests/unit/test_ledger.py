@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -304,19 +303,7 @@ def test_a_killed_writer_loses_nothing_that_it_published(tmp_path: Path) -> None
         assert published <= len(found) <= published + 1
 
 
-# ---- cost
-
-
-def test_it_is_fast_and_light(tmp_path: Path) -> None:
-    """About 8 us a line on a quiet machine, 30 are promised; here: not ten times that. No torch, no numpy."""
-    times = []
-    with Ledger.open_writer(tmp_path) as ledger:
-        for step in range(1, 2001):
-            made = record(step)
-            start = perf_counter()
-            ledger.publish(made)
-            times.append(perf_counter() - start)
-    assert sorted(times)[1000] < 300e-6
+def test_it_is_light() -> None:
     code = "import sys, god_ray.monitor.ledger; print(sorted({'torch', 'numpy', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
