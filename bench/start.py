@@ -21,7 +21,9 @@ WORKERS = 2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="once each")
-    rounds = 1 if parser.parse_args().quick else 4
+    parser.add_argument("--rounds", type=int, default=4)
+    chosen = parser.parse_args()
+    rounds = 1 if chosen.quick else chosen.rounds
     firsts: dict[str, list[float]] = {"stock": [], "god_ray": []}
     wholes: dict[str, list[float]] = {"stock": [], "god_ray": []}
     with tempfile.TemporaryDirectory(prefix="god_ray-bench-") as name:

@@ -48,13 +48,14 @@ def run(name: str, place: Path, data: Path, model: str) -> Times:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="once, L = 2 only")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", choices=["small", "large"], default="small")
     chosen = parser.parse_args()
     names = [*list(SETTINGS)[: 1 if chosen.quick else None], STOCK]
     found: dict[str, list[Times]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="god_ray-bench-") as folder:
         data = measure.write_data(Path(folder) / "train.parquet", NUM_ROWS)
-        for i in range(1 if chosen.quick else 3):
+        for i in range(1 if chosen.quick else chosen.rounds):
             for name in names if i % 2 == 0 else names[::-1]:
                 place = Path(folder) / f"{names.index(name)}-{i}"
                 found[name].append(run(name, place, data, chosen.model))
