@@ -161,13 +161,13 @@ def missing_room(spec: RunSpec, workers: int) -> str:
     )
 
 
-def require_room(spec: RunSpec, workers: int) -> None:
-    """Refuse what a fixed cluster can never place."""
+def require_room(spec: RunSpec, workers: int, grows: bool = False) -> None:
+    """Refuse what the cluster can never place. `grows`: what it has none of yet, it may get with new nodes."""
     import ray
 
     have = ray.cluster_resources()
     for kind, each in (("CPU", spec.workers.cpus), ("GPU", spec.workers.gpus)):
-        if each and have.get(kind, 0) < each * workers:
+        if each and have.get(kind, 0) < each * workers and (have.get(kind) or not grows):
             raise NoRoom(
                 f"{workers} workers need {each * workers:g} {kind}; the cluster has {have.get(kind, 0):g}.",
                 "They could never start.",

@@ -75,8 +75,7 @@ def run(spec: str, overrides: tuple[str, ...], default_storage: str | None, say:
         from god_ray.runtime.attempt import try_leaf
 
         try_leaf(prepare(loaded, folder))
-        if connection().fixed:
-            require_room(one, 1)
+        require_room(one, 1, grows=not connection().fixed)
         _create(folder)
         from god_ray.sweep.tuning import search
 
