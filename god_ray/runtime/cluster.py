@@ -162,7 +162,7 @@ def missing_room(spec: RunSpec, workers: int) -> str:
 
 
 def require_room(spec: RunSpec, workers: int, grows: bool = False) -> None:
-    """Refuse what the cluster can never place. `grows`: what it has none of yet, it may get with new nodes."""
+    """Refuse what the cluster can never place. `grows`: what it has none of, it may get yet."""
     import ray
 
     have = ray.cluster_resources()
