@@ -54,7 +54,7 @@ def test_fewer_updates_than_planned_are_no_success(
 ) -> None:
     """Case 1.03, second half: whatever a worker says."""
     outcome = asdict(Outcome("succeeded", "all steps done", made, "00"))
-    with mock.patch.object(inline, "fit", return_value=({"outcome": outcome}, None)):
+    with mock.patch.object(inline, "fit", return_value={"outcome": outcome}):
         result = api.train(spec_of("mlp", rows_of(64), batch_size=8, epochs=3), debug=True)
     assert result.state == "FAILED"
     assert f"{made} of 24 updates" in result.reason
