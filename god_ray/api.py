@@ -82,6 +82,9 @@ def train(
     storage = Path(loaded.spec.storage)
     RunFolder.require_new(storage, name)
     assignment = _prepare(loaded, storage / name, debug)
+    from god_ray.runtime.assignment import pin_weights
+
+    assignment = pin_weights(assignment)
     with _host(assignment, debug) as fit:
         from god_ray.runtime.attempt import try_leaf
 

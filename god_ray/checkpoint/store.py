@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from safetensors import SafetensorError
 
+from god_ray import durable
 from god_ray.checkpoint.codec import decode, encode
 from god_ray.checkpoint.manifest import FileFact, Manifest, NotIntact, OtherFormat, fact_of
 from god_ray.errors import Bug, CheckpointError
@@ -238,7 +239,7 @@ class CheckpointStore:
         names = ("model.safetensors", "optimizer.safetensors", "state.json")
         facts: dict[str, FileFact] = {}
         for name in names:
-            _sync(work / name)
+            durable.sync(work / name)
             facts[name] = fact_of(work / name)
         manifest = Manifest(
             step=step,
@@ -249,10 +250,10 @@ class CheckpointStore:
             meta=encode(meta, "meta"),
             files=facts,
         )
-        _sync(work)
+        durable.sync(work)
         manifest.write(work)
-        _sync(work / Manifest.NAME)
-        _sync(work)
+        durable.sync(work / Manifest.NAME)
+        durable.sync(work)
         return manifest
 
     def _expose(self, work: Path, final: Path) -> None:
@@ -262,7 +263,7 @@ class CheckpointStore:
             shutil.rmtree(replaced, ignore_errors=True)
             os.rename(final, replaced)
         os.rename(work, final)
-        _sync(self.root)
+        durable.sync(self.root)
         if replaced is not None:
             shutil.rmtree(replaced, ignore_errors=True)
 
@@ -298,14 +299,6 @@ class CheckpointStore:
 def _meta(manifest: Manifest) -> dict[str, Any]:
     meta: dict[str, Any] = decode(manifest.meta)
     return meta
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _unwritten(final: Path, needed: int, error: Exception) -> CheckpointError:

@@ -1,12 +1,13 @@
 """Whole-set mode: the decoded set is held in memory once per process, for all epochs.
 
-In: a supply. Out: leaves, each a gather of the plan's row numbers. Must not know who
-carries the rows. A failure while loading is raised by `leaf`.
+In: a supply. Out: leaves, each a gather of the plan's row numbers. Must not know who carries the rows. A
+failure while loading is raised by `leaf`.
 """
 
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -125,22 +126,24 @@ class MemoryFeed:
 
 def tasks(source: ParquetSource) -> list[Task]:
     """The whole set in manifest order: at most MAX_TASKS groups of fragments of about TASK_BYTES each."""
+    rows = source.manifest.rows
+    return [
+        Task(index, tuple(source.piece(f, 0, int(rows[f])) for f in range(first, end)))
+        for index, (first, end) in enumerate(pairwise(_bounds(source)))
+    ]
+
+
+def _bounds(source: ParquetSource) -> list[int]:
+    """Where each task's fragments begin, and the end of the last one's."""
     manifest = source.manifest
     count = min(max(manifest.num_rows * source.row_bytes // TASK_BYTES, 1), MAX_TASKS, manifest.num_fragments)
     ends = np.searchsorted(manifest.start, np.linspace(0, manifest.num_rows, count + 1)[1:], side="left")
-    bounds = [0, *np.unique(ends).tolist()]
-    return [
-        Task(
-            index,
-            tuple(source.piece(f, 0, int(manifest.rows[f])) for f in range(bounds[index], bounds[index + 1])),
-        )
-        for index in range(len(bounds) - 1)
-    ]
+    return [0, *np.unique(ends).tolist()]
 
 
 def read_at_once(source: ParquetSource, plan: DataPlan) -> bool:
     """A set of one read: the worker has it long before Ray Data has started."""
-    return plan.shuffle == "full" and len(tasks(source)) == 1
+    return plan.shuffle == "full" and len(_bounds(source)) == 2
 
 
 class _Tensors:

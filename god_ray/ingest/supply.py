@@ -7,7 +7,7 @@ how a feed holds rows.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from god_ray.ingest.carrier import Carrier, Counters, DirectCarrier
 from god_ray.ingest.held import Collate
@@ -24,8 +24,8 @@ class Supply:
     direct: DirectCarrier
     """For what is wanted now."""
     counters: Counters
-    collate: Collate | None = None
-    num_steps: int | None = None
+    collate: Collate | None
+    num_steps: int | None
     """Of the whole run, so that nothing is read beyond its end. None: endless."""
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    changed: threading.Condition
     """Notified when something has come, is wanted, or is over."""

@@ -13,9 +13,11 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from god_ray import durable
 from god_ray.errors import Bug, LedgerMismatch, RunFailed
 from god_ray.monitor import lines, lock
 
@@ -89,12 +91,8 @@ class Ledger:
 
         From any thread: it opens the file itself, so `seal` cannot close it underneath.
         """
-        try:
-            handle = os.open(self.folder / lines.LIVE, os.O_RDWR)
-        except FileNotFoundError:
-            return  # being sealed this moment, which syncs too
-        os.fsync(handle)
-        os.close(handle)
+        with suppress(FileNotFoundError):  # being sealed this moment, which syncs too
+            durable.sync(self.folder / lines.LIVE)
 
     def seal(self) -> None:
         """Close the live part as an immutable segment, "<first>-<last>.jsonl"."""
@@ -106,9 +104,7 @@ class Ledger:
         os.rename(self.folder / lines.LIVE, self.folder / name)
         self._sealed, self._size = self.last_step, 0
         self._live = os.open(self.folder / lines.LIVE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        folder = os.open(self.folder, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        durable.sync(self.folder)
 
     def close(self) -> None:
         """Let go of the lock. What was published stays."""

@@ -62,7 +62,7 @@ def prepare(loaded: LoadedSpec, folder: Path) -> Assignment:
     train = _open(spec, spec.data.train)
     evaluation = None if spec.data.eval is None else _open(spec, spec.data.eval)
     _require_rows(spec, train, evaluation)
-    spec = _pin_weights(_decide_shuffle(spec, train))
+    spec = _decide_shuffle(spec, train)
     draft = Assignment(spec, folder, train, evaluation, 0)
     steps = spec.steps or spec.epochs * draft.plan().steps_per_epoch  # type: ignore[operator]
     return replace(draft, num_steps=steps)
@@ -111,14 +111,17 @@ def _decide_shuffle(spec: RunSpec, train: ParquetSource) -> RunSpec:
     return spec.model_copy(update={"data": data})
 
 
-def _pin_weights(spec: RunSpec) -> RunSpec:
-    """A run's newest checkpoint may be another one at the next start: the one of today is meant."""
+def pin_weights(assignment: Assignment) -> Assignment:
+    """For a new run. `init_from`'s newest checkpoint may be another one later: the one of today is meant."""
+    spec = assignment.spec
     source = Path(spec.init_from or "")
     if not (source / "checkpoints").is_dir():
-        return spec
+        return assignment
     store = CheckpointStore(source / "checkpoints", 0)
     found = store.newest_intact()
-    return spec if found is None else spec.model_copy(update={"init_from": str(store.path(found.step))})
+    if found is None:
+        return assignment
+    return assignment.with_spec(spec.model_copy(update={"init_from": str(store.path(found.step))}))
 
 
 def load_preprocess(spec: RunSpec) -> Callable[..., Any] | None:

@@ -11,6 +11,7 @@ import os
 import threading
 from pathlib import Path
 
+from god_ray import durable
 from god_ray.errors import RunFailed
 from god_ray.loop.request import Request
 
@@ -18,17 +19,8 @@ from god_ray.loop.request import Request
 def send(folder: Path, request: Request) -> None:
     """Write the command durably; a later one replaces an earlier one that is not applied yet."""
     folder.mkdir(exist_ok=True)
-    temporary = folder / f".request.{os.getpid()}.tmp"
-    with temporary.open("w") as file:
-        json.dump({"kind": request.kind, "workers": request.workers}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / "request.json")
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    said = json.dumps({"kind": request.kind, "workers": request.workers})
+    durable.replace(folder / "request.json", said, folder / f".request.{os.getpid()}.tmp")
 
 
 def clear(folder: Path, applied: Request | None = None) -> None:

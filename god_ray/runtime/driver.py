@@ -117,17 +117,15 @@ def _wait_for(
     thread: threading.Thread, folder: RunFolder, workers: int, given_up: threading.Event
 ) -> Request | None:
     """Until the attempt is over. Nobody trains yet, so nobody polls: a command then ends the attempt."""
-    asked: Request | None = None
     while thread.is_alive():
         thread.join(0.2)
-        if asked is None:
-            asked = _asked_before_training(folder, workers)
-        if asked is not None and not given_up.is_set():
+        asked = _asked_before_training(folder, workers)
+        if asked is not None:
             given_up.set()
-            thread.join(GIVING_UP_S)
-            if asked.kind == "stop":
-                break  # whatever it still waits for
-    return asked
+            # To stop, whatever it still waits for; another attempt must have this one behind it.
+            thread.join(GIVING_UP_S if asked.kind == "stop" else None)
+            return asked
+    return None
 
 
 def _asked_before_training(folder: RunFolder, workers: int) -> Request | None:

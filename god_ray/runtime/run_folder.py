@@ -19,6 +19,7 @@ from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any, TextIO
 
+from god_ray import durable
 from god_ray.errors import Bug, RunExists, RunFailed, RunNotFound, UserError
 from god_ray.runtime import record
 from god_ray.runtime.record import Record
@@ -120,18 +121,8 @@ class RunFolder:
 
     def _write(self, fields: Mapping[str, Any]) -> None:
         """As a whole or not at all, and durably."""
-        temporary = self.path / ".run.json.tmp"
-        with temporary.open("w") as file:
-            json.dump(fields, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / "run.json")
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        text = json.dumps(fields, indent=1) + "\n"
+        durable.replace(self.path / "run.json", text, self.path / ".run.json.tmp")
 
     def remember(self, step: int) -> None:
         """The checkpoint of `step` is durable: a run that has one never starts from scratch."""

@@ -27,8 +27,9 @@ def facts(folder: RunFolder) -> dict[str, Any]:
     digested = newest(folder.ledger, "digest")
     evaluated = newest(folder.ledger, "eval") if record.get("eval_fingerprint") else None
     saved = checkpoints(folder)
-    there = folder.is_driven() and record["state"] in ("RUNNING", "RECOVERING")
-    return _summary(folder, record, last) | {
+    summary = _summary(folder, record, last)
+    there = summary["driven"] and record["state"] in ("RUNNING", "RECOVERING")
+    return summary | {
         "steps_per_epoch": record.get("steps_per_epoch"),
         "metrics": evaluated["eval"] if evaluated else None,
         "workers": record.get("workers", []) if there else [],

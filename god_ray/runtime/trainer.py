@@ -33,8 +33,8 @@ def fit(
     spec = assignment.spec
     if connection.fixed:
         require_room(spec, workers)
-    if missing_room(spec, workers):
-        folder.move("WAITING", missing_room(spec, workers))
+    if missing := missing_room(spec, workers):
+        folder.move("WAITING", missing)
     # The run folder is Ray's experiment folder too, since Ray takes only checkpoints inside it. Ray's list of
     # checkpoints is made anew in each attempt: the store decides what is kept, and what is intact.
     (folder.path / RAY_CHECKPOINT_LIST).unlink(missing_ok=True)

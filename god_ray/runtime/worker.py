@@ -89,15 +89,6 @@ def _told(failure: GodRayError) -> GodRayError | None:
     return failure if isinstance(failure, AGREED) or failure.data.get("agreed") else None
 
 
-def _written(failure: GodRayError) -> list[str]:
-    return [type(failure).__name__, failure.what, failure.why, failure.fix]
-
-
-def _raised(name: str, what: str, why: str, fix: str, **data: Any) -> GodRayError:
-    kind: type[GodRayError] = getattr(errors, name)
-    return kind(what, why, fix, **data)
-
-
 def _build_together(assignment: Assignment, device: torch.device, group: Group) -> Local:
     """Build on all workers; if it fails on one, all raise that worker's error."""
     local, failure = None, None
@@ -105,13 +96,13 @@ def _build_together(assignment: Assignment, device: torch.device, group: Group) 
         local = build_local(assignment, device)
     except GodRayError as error:
         failure = error
-    told = None if failure is None else _written(failure)
+    told = None if failure is None else [type(failure).__name__, failure.what, failure.why, failure.fix]
     said = [json.loads(data) for data in group.gather_bytes(json.dumps(told).encode())]
     first = next((rank for rank, error in enumerate(said) if error is not None), None)
     if first is not None:
         name, what, why, fix = said[first]
-        where = "" if all(said) else f"worker {first}: "
-        raise _raised(name, where + what, why, fix, agreed=True) from failure
+        kind: type[GodRayError] = getattr(errors, name)
+        raise kind(what if all(said) else f"worker {first}: {what}", why, fix, agreed=True) from failure
     assert local is not None
     return local
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -80,14 +81,13 @@ class RelaxedExchange:
         if not everybody:
             self._sum_without_ddp()
         small = self.notes.run(leaves.get, take_notes, rows)
-        # DDP made means of the sums
-        self.parts = len(self.ranges) if everybody else 1
+        parts = len(self.ranges) if everybody else 1  # DDP made means of the sums
         summed: list[Tensor] = [p if p.grad is None else p.grad for p in self.parameters]
         reduced = [*summed, *small.tensors[len(present) :]]
-        return Reduced(reduced, small.notes, small.said, small.lane_values, self._divide)
+        return Reduced(reduced, small.notes, small.said, small.lane_values, partial(self._divide, parts))
 
-    def _divide(self, weight: float) -> None:
-        torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], self.parts / weight)
+    def _divide(self, parts: int, weight: float) -> None:
+        torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], parts / weight)
 
     def _require_reduced(self) -> None:
         """DDP leaves a bucket behind, in silence, when a parameter that it expects gets no gradient."""
