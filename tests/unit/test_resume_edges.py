@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import RECIPE, SPEC, STEPS, project, trained
+from small_runs import RECIPE, SPEC, STEPS, project, trained, write_rows
 
 from god_ray import api
 from god_ray.errors import RecipeError, ResumeRefused
@@ -53,6 +54,38 @@ def test_a_spec_that_was_edited_is_refused_with_the_difference(tmp_path: Path) -
             api.resume("a", tmp_path / "runs", debug=True)
     file.write_text(said.replace("keep: 3", "keep: 2"))
     assert api.resume("a", tmp_path / "runs", debug=True).state == "SUCCEEDED"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "seed", "what", "fix"),
+    [
+        (
+            "train",
+            51,
+            0,
+            r"data\.train of run a has changed\. 50 rows became 51\.",
+            "start a new run on the grown data",
+        ),
+        ("train", 50, 1, r"data\.train of run a has changed\.$", "put the files back"),
+        ("eval", 14, 0, r"data\.eval of run a has changed\.$", "put the files back"),
+    ],
+)
+def test_other_data_is_refused_and_it_says_how_to_go_on(
+    tmp_path: Path, name: str, rows: int, seed: int, what: str, fix: str
+) -> None:
+    killed_before_its_final_state(trained(project(tmp_path), tmp_path / "runs", "a"))
+    write_rows(tmp_path / f"{name}.parquet", rows, seed)
+    with pytest.raises(ResumeRefused) as caught:
+        api.resume("a", tmp_path / "runs", debug=True)
+    assert re.match(what, caught.value.what)
+    assert fix in caught.value.fix
+
+
+def test_a_run_to_start_from_means_its_newest_checkpoint_of_today(tmp_path: Path) -> None:
+    spec = project(tmp_path)
+    first = trained(spec, tmp_path / "runs", "a")
+    second = trained(spec, tmp_path / "runs", "b", init_from=str(first.path))
+    assert second.read()["spec"]["init_from"] == str(first.checkpoints / f"step-{STEPS:08d}")
 
 
 def test_only_the_command_that_was_applied_is_forgotten(tmp_path: Path) -> None:
