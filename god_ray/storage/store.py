@@ -1,0 +1,68 @@
+"""The store contract: five verbs on whole objects, and the door that opens a store by its place.
+
+In: a path or a URI. Out: a `Store`. Must not know what objects mean. Every failure is an OSError whose text
+names place, verb, object and cause; FileNotFoundError is kept for an object that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+
+class Store(Protocol):
+    """Objects by name below one root. A name is relative, its parts are divided by "/".
+
+    Nothing torn is ever seen: an object is there whole or not at all. Safe to use from several threads and
+    processes; two writers of one name leave one of their two objects.
+    """
+
+    uri: str
+    """The root, for messages and for Ray: an absolute path or `s3://bucket/prefix`."""
+
+    def write(self, name: str, fill: Callable[[Path], object]) -> None:
+        """`fill` writes a file at the path that it is given; then that is `name`, durably. Replaces.
+
+        If `fill` raises, `name` is what it was before. `fill` is called once, whatever is tried again.
+        """
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The whole object. FileNotFoundError if there is none."""
+        ...
+
+    def fetch(self, name: str) -> AbstractContextManager[Path]:
+        """The object as a local file while the context is open. FileNotFoundError if there is none."""
+        ...
+
+    def list(self, prefix: str = "") -> dict[str, int]:
+        """Name -> bytes of every object below the folder `prefix`, at any depth, sorted by name.
+
+        Empty if there is nothing. What is being written, or was left unfinished, is not listed.
+        """
+        ...
+
+    def remove(self, name: str) -> None:
+        """Already gone is no error."""
+        ...
+
+
+def is_remote(place: str) -> bool:
+    """Whether `place` is a URI of a store that is not this machine's file system."""
+    return "://" in place and not place.startswith("file://")
+
+
+def open_store(place: str) -> Store:
+    """The store at an absolute path, a `file://` URI or a URI that pyarrow.fs knows (s3, gs, abfs).
+
+    Opening reads and writes nothing: what is wrong with the place shows in the first verb.
+    """
+    if is_remote(place):
+        from god_ray.storage.remote import RemoteStore
+
+        return RemoteStore(place)
+    from god_ray.storage.local import LocalStore, local_path
+
+    return LocalStore(local_path(place))
