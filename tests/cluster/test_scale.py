@@ -125,7 +125,7 @@ print(*(name for name in ("ray", "torch", "pyarrow", "numpy") if name in sys.mod
         command = [sys.executable, "-c", code, str(folder.path)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
-    assert json.loads((folder.control / "request.json").read_text()) == {"kind": "resize", "workers": 3}
+    assert json.loads((folder.path / "control" / "request.json").read_text()) == {"kind": "resize", "workers": 3}
 
 
 def stand_in(storage: Path, state: str) -> RunFolder:
