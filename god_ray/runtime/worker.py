@@ -25,7 +25,7 @@ import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from god_ray import errors
-from god_ray.checkpoint.share import Share
+from god_ray.checkpoint.share import WHOLE, Share
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError, UserError
 from god_ray.monitor.ledger import Ledger
@@ -47,7 +47,7 @@ from god_ray.runtime.cause import explained
 from god_ray.runtime.control import NoControl, listen
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.shared import require_shared
-from god_ray.runtime.writer import BackgroundCheckpoints, Leading, NoJournal
+from god_ray.runtime.writer import BackgroundCheckpoints, Leading, NoCheckpoints, NoJournal
 from god_ray.sync.group import Group, TorchGroup
 
 AGREED = (AuditMismatch, FingerprintMismatch)
@@ -137,7 +137,7 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
     found = restore_newest(local, group, store)
     require_checkpoint(record, found)
     agree_on_state(local, group)
-    ports = _ports(local, folder, store, Share(group.rank, group.size), fingerprint)
+    ports = _ports(local, folder, store, group, fingerprint)
     try:
         published = 0
         if isinstance(ports.journal, Ledger):
@@ -156,13 +156,15 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
 
 
 def _ports(
-    local: Local, folder: RunFolder, store: CheckpointStore, share: Share, fingerprint: dict[str, str]
+    local: Local, folder: RunFolder, store: CheckpointStore, group: Group, fingerprint: dict[str, str]
 ) -> Ports:
     """The leader's are real; the others hear from it in its notes."""
-    leader = share.index == 0
+    leader = group.rank == 0
+    share = Share(group.rank, group.size) if local.alike else WHOLE
     reporter = RayReporter(leader)
     if not leader:
-        return Ports(NoJournal(), BackgroundCheckpoints(store, share, None), NoControl(), reporter)
+        saves = BackgroundCheckpoints(store, share, None) if local.alike else NoCheckpoints()
+        return Ports(NoJournal(), saves, NoControl(), reporter)
     spec = local.assignment.spec
     meta = {"fingerprint": fingerprint, "run": folder.name}
     folder.refresh()  # another machine may have led before

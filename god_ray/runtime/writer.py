@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from god_ray.checkpoint.broken import refuse_broken
 from god_ray.checkpoint.share import Share
 from god_ray.checkpoint.state import Snapshot, TrainState, capture
 from god_ray.checkpoint.store import CheckpointStore
@@ -78,7 +77,6 @@ class BackgroundCheckpoints:
             self._written = running.result()
 
     def _write(self, step: int, snapshot: Snapshot, meta: dict[str, Any]) -> int | None:
-        refuse_broken(snapshot, step)
         saving = self.store.saving(step)
         saving.share(snapshot, self.share)
         leading = self.leading
@@ -95,6 +93,25 @@ class BackgroundCheckpoints:
         """The best one stays, however old it is."""
         step = best_step(self.store, policy.keep_best)
         return set() if step is None else {step}
+
+
+class NoCheckpoints:
+    """The other workers', where machines differ (`relaxed` only): shares of two would not fit together."""
+
+    def save(self, step: int, state: TrainState, meta: Mapping[str, Any]) -> None:
+        return None
+
+    def publish(self, step: int) -> None:
+        return None
+
+    def written(self) -> int | None:
+        return None
+
+    def drain(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
 
 
 class NoJournal:
