@@ -1,15 +1,22 @@
 """The store contract: five verbs on whole objects, and the door that opens a store by its place.
 
 In: a path or a URI. Out: a `Store`. Must not know what objects mean. Every failure is an OSError whose text
-names place, verb, object and cause; FileNotFoundError is kept for an object that is not there.
+names place, verb, object and cause; FileNotFoundError is kept for an object that is not there. A name that
+could lead out of the store is a ValueError.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
+
+UNFINISHED = ".unfinished"
+"""No part of a name: on a local disk, the folder of what is still being written."""
 
 
 class Store(Protocol):
@@ -20,7 +27,7 @@ class Store(Protocol):
     """
 
     uri: str
-    """The root, for messages and for Ray: an absolute path or `s3://bucket/prefix`."""
+    """The root, for messages: an absolute path, or a URI without credentials and options."""
 
     def write(self, name: str, fill: Callable[[Path], object]) -> None:
         """`fill` writes a file at the path that it is given; then that is `name`, durably. Replaces.
@@ -51,11 +58,11 @@ class Store(Protocol):
 
 def is_remote(place: str) -> bool:
     """Whether `place` is a URI of a store that is not this machine's file system."""
-    return "://" in place and not place.startswith("file://")
+    return "://" in place and not place.startswith("file:")
 
 
 def open_store(place: str) -> Store:
-    """The store at an absolute path, a `file://` URI or a URI that pyarrow.fs knows (s3, gs, abfs).
+    """The store at an absolute path, a `file:///` URI or a URI that pyarrow.fs knows (s3, gs, abfs).
 
     Opening reads and writes nothing: what is wrong with the place shows in the first verb.
     """
@@ -66,3 +73,31 @@ def open_store(place: str) -> Store:
     from god_ray.storage.local import LocalStore, local_path
 
     return LocalStore(local_path(place))
+
+
+def inside(place: str, name: str) -> str:
+    """The place of `name` below `place`; a URI keeps its options: `s3://b/runs?region=x` -> `s3://b/runs/a?...`."""
+    if not is_remote(place):
+        return f"{place.rstrip('/')}/{name}"
+    path, mark, options = place.partition("?")
+    return f"{path.rstrip('/')}/{name}{mark}{options}"
+
+
+def check_name(name: str, empty: bool = False) -> str:
+    """`name` itself. ValueError if it is none; `empty`: whether "" may stand for the root."""
+    parts = name.split("/")
+    if (empty and not name) or not ({"", ".", "..", UNFINISHED} & set(parts) or "\\" in name or "\0" in name):
+        return name
+    raise ValueError(f"{name!r} is no name of an object: it must stay below the root, with single slashes")
+
+
+def try_out(store: Store) -> None:
+    """Write, find, read and remove a small object. OSError naming the place if one of these fails."""
+    said = secrets.token_hex(8)
+    name = f"probe-{socket.gethostname()}-{os.getpid()}-{said}"
+    store.write(name, lambda path: path.write_text(said))
+    try:
+        if store.read(name) != said.encode() or name not in store.list():
+            raise OSError(f"{store.uri}: what was just written there is not what is read")
+    finally:
+        store.remove(name)
