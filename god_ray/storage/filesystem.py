@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
@@ -37,22 +36,32 @@ class Opened:
     root: str
 
 
-def shown(place: str) -> str:
-    """The place without credentials and options."""
-    parts = urlsplit(place)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{unquote(parts.path)}".rstrip("/")
+def without_secrets(place: str) -> str:
+    """The URI without user and password; its options stay."""
+    scheme, _, rest = place.partition("://")
+    authority, slash, path = rest.partition("/")
+    user, _, host = authority.rpartition("@")
+    container = "" if scheme == "s3" else user.partition(":")[0]  # of abfs://container@account
+    path, mark, options = path.partition("?")
+    return f"{scheme}://{container and container + '@'}{host}{slash}{path}".rstrip("/") + mark + options
+
+
+def connect(place: str) -> tuple[Any, str]:
+    """pyarrow's file system as it opens it, and the path in it. Credentials are read here."""
+    try:
+        filesystem, path = fs.FileSystem.from_uri(place.replace(" ", "%20"))
+    except (ValueError, NotImplementedError) as error:
+        said = str(error).replace(place.replace(" ", "%20"), without_secrets(place))
+        raise UnusablePlace(f"pyarrow cannot open it: {said}") from error
+    return filesystem, path.rstrip("/")
 
 
 def open_filesystem(place: str, patience: Patience) -> Opened:
-    """Credentials are read here, and again only when it is opened again."""
-    try:
-        filesystem, root = fs.FileSystem.from_uri(place.replace(" ", "%20"))
-    except (ValueError, NotImplementedError) as error:
-        said = str(error).replace(place, shown(place))
-        raise UnusablePlace(f"pyarrow cannot open it: {said}") from error
+    """As a store needs it."""
+    filesystem, root = connect(place)
     if isinstance(filesystem, fs.S3FileSystem):
         filesystem = _impatient(filesystem, patience)
-    return Opened(filesystem, root.rstrip("/"))
+    return Opened(filesystem, root)
 
 
 class UnusablePlace(OSError):
@@ -65,7 +74,7 @@ def _impatient(filesystem: fs.S3FileSystem, patience: Patience) -> fs.S3FileSyst
     `background_writes`: without them pyarrow forgets a part that failed, and completes the rest as an object.
     Without `allow_delayed_open` an upload that cannot begin has no stream whose end would be an object.
     """
-    _, (options,) = filesystem.__reduce__()  # what it understood of the URI and the environment
+    _, (options,) = filesystem.__reduce__()  # all that it understood of the URI and the environment
     options.update(
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),
         request_timeout=patience.stall_s,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pyarrow import fs
 
-from god_ray.storage.filesystem import Opened, Outlook, cause, open_filesystem, outlook, shown
+from god_ray.storage.filesystem import Opened, Outlook, cause, open_filesystem, outlook, without_secrets
 from god_ray.storage.named import named, os_error
 from god_ray.storage.store import check_name
 from god_ray.storage.tries import LeftBehind, Patience, Pulse, watched
@@ -34,7 +34,7 @@ collected, unless a part of it failed; so these never are."""
 
 class RemoteStore:
     def __init__(self, place: str, patience: Patience = Patience()) -> None:  # noqa: B008 - frozen
-        self.uri = shown(place)
+        self.uri = without_secrets(place)
         self.num_retries = 0
         """Over all verbs since it was opened."""
         self._place, self._patience = place, patience

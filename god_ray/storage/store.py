@@ -7,9 +7,6 @@ could lead out of the store is a ValueError.
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,7 +24,7 @@ class Store(Protocol):
     """
 
     uri: str
-    """The root, for messages: an absolute path, or a URI without credentials and options."""
+    """The root, for messages and for Ray: an absolute path, or a URI without credentials."""
 
     def write(self, name: str, fill: Callable[[Path], object]) -> None:
         """`fill` writes a file at the path that it is given; then that is `name`, durably. Replaces.
@@ -61,6 +58,17 @@ def is_remote(place: str) -> bool:
     return "://" in place and not place.startswith("file:")
 
 
+def below(place: str, name: str) -> str:
+    """The place of `name` inside `place`; the options of a URI stay where they are."""
+    path, mark, options = place.partition("?") if is_remote(place) else (place, "", "")
+    return f"{path.rstrip('/')}/{name}{mark}{options}"
+
+
+def write_bytes(store: Store, name: str, content: bytes) -> None:
+    """A small object."""
+    store.write(name, lambda path: path.write_bytes(content))
+
+
 def open_store(place: str) -> Store:
     """The store at an absolute path, a `file:///` URI or a URI that pyarrow.fs knows (s3, gs, abfs).
 
@@ -75,29 +83,9 @@ def open_store(place: str) -> Store:
     return LocalStore(local_path(place))
 
 
-def inside(place: str, name: str) -> str:
-    """The place of `name` below `place`; a URI keeps its options: `s3://b/runs?region=x` -> `s3://b/runs/a?...`."""
-    if not is_remote(place):
-        return f"{place.rstrip('/')}/{name}"
-    path, mark, options = place.partition("?")
-    return f"{path.rstrip('/')}/{name}{mark}{options}"
-
-
 def check_name(name: str, empty: bool = False) -> str:
     """`name` itself. ValueError if it is none; `empty`: whether "" may stand for the root."""
     parts = name.split("/")
     if (empty and not name) or not ({"", ".", "..", UNFINISHED} & set(parts) or "\\" in name or "\0" in name):
         return name
     raise ValueError(f"{name!r} is no name of an object: it must stay below the root, with single slashes")
-
-
-def try_out(store: Store) -> None:
-    """Write, find, read and remove a small object. OSError naming the place if one of these fails."""
-    said = secrets.token_hex(8)
-    name = f"probe-{socket.gethostname()}-{os.getpid()}-{said}"
-    store.write(name, lambda path: path.write_text(said))
-    try:
-        if store.read(name) != said.encode() or name not in store.list():
-            raise OSError(f"{store.uri}: what was just written there is not what is read")
-    finally:
-        store.remove(name)

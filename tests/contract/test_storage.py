@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from god_ray.storage.store import Store, inside, open_store, try_out
+from god_ray.storage.store import Store, below, open_store, write_bytes
 
 ODD = ["with space", "50%", "%41", "ä/ü ß", "a+b&c=d?e#f", "-", "..a", "名前", "'quoted'", 'dir.d/"x"']
 OUTSIDE = ["", "..", "../x", "a/../../x", "/etc/passwd", "a//b", "a/", "./a", "a\\b", "a\0b", ".unfinished/x"]
@@ -30,13 +29,9 @@ def store(place: str) -> Store:
     return open_store(place)
 
 
-def content(data: bytes) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(data)
-
-
 def test_what_was_written_is_read_and_listed_with_its_size(store: Store) -> None:
-    store.write("a/b", content(b"one"))
-    store.write("a/empty", content(b""))
+    write_bytes(store, "a/b", b"one")
+    write_bytes(store, "a/empty", b"")
     assert (store.read("a/b"), store.read("a/empty")) == (b"one", b"")
     assert store.list() == {"a/b": 3, "a/empty": 0}
     with store.fetch("a/b") as path:
@@ -44,15 +39,15 @@ def test_what_was_written_is_read_and_listed_with_its_size(store: Store) -> None
 
 
 def test_a_second_write_replaces(store: Store) -> None:
-    store.write("x", content(b"long before"))
-    store.write("x", content(b"new"))
+    write_bytes(store, "x", b"long before")
+    write_bytes(store, "x", b"new")
     assert store.read("x") == b"new"
     assert store.list() == {"x": 3}
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_names_are_taken_as_they_are(store: Store, name: str) -> None:
-    store.write(name, content(name.encode()))
+    write_bytes(store, name, name.encode())
     assert store.list() == {name: len(name.encode())}
     assert store.read(name) == name.encode()
     store.remove(name)
@@ -63,7 +58,7 @@ def test_names_are_taken_as_they_are(store: Store, name: str) -> None:
 def test_a_name_stays_below_the_root(store: Store, name: str, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     for verb in (
-        lambda: store.write(name, content(b"")),
+        lambda: write_bytes(store, name, b""),
         lambda: store.read(name),
         lambda: store.remove(name),
     ):
@@ -79,7 +74,7 @@ def test_a_name_stays_below_the_root(store: Store, name: str, tmp_path: Path) ->
 
 def test_a_list_is_of_a_folder_at_any_depth_and_sorted(store: Store) -> None:
     for name in ("b", "a/2", "a/10", "a/d/e/f", "ab/c"):
-        store.write(name, content(b"x"))
+        write_bytes(store, name, b"x")
     assert list(store.list()) == ["a/10", "a/2", "a/d/e/f", "ab/c", "b"]
     assert list(store.list("a")) == ["a/10", "a/2", "a/d/e/f"]
     assert list(store.list("a/d")) == ["a/d/e/f"]
@@ -89,7 +84,7 @@ def test_a_list_is_of_a_folder_at_any_depth_and_sorted(store: Store) -> None:
 def test_what_is_not_there(store: Store) -> None:
     assert store.list() == {}
     store.remove("a/b")
-    store.write("a/b", content(b"x"))
+    write_bytes(store, "a/b", b"x")
     for name in ("x", "a", "a/b/c", "a/c"):
         for verb in (store.read, lambda name: store.fetch(name).__enter__()):
             with pytest.raises(FileNotFoundError) as caught:
@@ -102,7 +97,7 @@ def test_what_is_not_there(store: Store) -> None:
 
 def test_remove_leaves_the_others(store: Store) -> None:
     for name in ("a/b/c", "a/b/d", "e"):
-        store.write(name, content(b"x"))
+        write_bytes(store, name, b"x")
     store.remove("a/b/c")
     assert list(store.list()) == ["a/b/d", "e"]
     store.remove("a/b/d")
@@ -111,7 +106,7 @@ def test_remove_leaves_the_others(store: Store) -> None:
 
 
 def test_a_fill_that_fails_leaves_what_was_there(store: Store) -> None:
-    store.write("x", content(b"before"))
+    write_bytes(store, "x", b"before")
 
     def half(path: Path) -> None:
         path.write_bytes(b"half")
@@ -126,7 +121,7 @@ def test_a_fill_that_fails_leaves_what_was_there(store: Store) -> None:
 
 def test_a_disk_that_is_full_while_filling_is_named(store: Store) -> None:
     """/dev/full answers each write as a full disk does."""
-    store.write("x", content(b"before"))
+    write_bytes(store, "x", b"before")
 
     def on_a_full_disk(path: Path) -> None:
         path.symlink_to("/dev/full")
@@ -157,13 +152,13 @@ def test_large_objects_are_streamed(store: Store, tmp_path: Path) -> None:
 
 def test_readers_see_one_of_two_writers_whole(store: Store) -> None:
     versions = [bytes([65 + n]) * 100_000 for n in range(2)]
-    store.write("x", content(versions[0]))
+    write_bytes(store, "x", versions[0])
     failures: list[BaseException] = []
 
     def again_and_again(version: bytes) -> None:
         try:
             for _ in range(10):
-                store.write("x", content(version))
+                write_bytes(store, "x", version)
         except OSError as error:
             failures.append(error)
 
@@ -183,9 +178,9 @@ def test_writing_and_removing_neighbours_at_once(store: Store) -> None:
     def come_and_go(name: str) -> None:
         try:
             for _ in range(10):
-                store.write(name, content(b"x"))
+                write_bytes(store, name, b"x")
                 store.remove(name)
-            store.write(name, content(b"end"))
+            write_bytes(store, name, b"end")
         except OSError as error:
             failures.append(error)
 
@@ -198,14 +193,9 @@ def test_writing_and_removing_neighbours_at_once(store: Store) -> None:
     assert store.list() == {f"deep/er/{n}": 3 for n in range(4)}
 
 
-def test_a_place_inside_another(place: str, store: Store) -> None:
-    open_store(inside(place, "run 1")).write("x", content(b"1"))
-    assert store.list() == {"run 1/x": 1}
-    assert store.list("run 1") == {"run 1/x": 1}
-    assert open_store(inside(place, "run 1")).list() == {"x": 1}
-    assert open_store(inside(place, "run 1")).uri == f"{store.uri}/run 1"
-
-
-def test_trying_out_leaves_nothing(store: Store) -> None:
-    try_out(store)
-    assert store.list() == {}
+def test_a_place_below_another(place: str, store: Store) -> None:
+    inner = open_store(below(place, "run-1"))
+    write_bytes(inner, "x", b"1")
+    assert store.list() == store.list("run-1") == {"run-1/x": 1}
+    assert inner.list() == {"x": 1}
+    assert inner.uri == f"{store.uri}/run-1"

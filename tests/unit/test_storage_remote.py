@@ -10,7 +10,9 @@ from flaky_s3 import Fault, Flaky, answer, calm, every, matching, only_key, rese
 from s3 import Endpoint
 
 from god_ray.storage import remote
+from god_ray.storage.filesystem import without_secrets
 from god_ray.storage.remote import RemoteStore
+from god_ray.storage.store import write_bytes
 from god_ray.storage.tries import Patience
 
 QUICK = Patience(num_tries=4, first_pause_s=0.01, longest_pause_s=0.02, stall_s=1, silence_s=20)
@@ -37,10 +39,6 @@ def behind(s3_endpoint: Endpoint, s3: str) -> Callable[[], dict[str, int]]:
     return calm_store.list
 
 
-def content(data: bytes) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(data)
-
-
 @pytest.mark.parametrize(
     "fault",
     [answer(500, "InternalError"), answer(503, "SlowDown"), answer(429, "TooManyRequests"), reset],
@@ -56,7 +54,7 @@ def test_every_7th_request_fails_and_nobody_notices_but_the_log(
     flaky.plan = every(7, fault)
     names = [f"checkpoints/{n}" for n in range(12)]
     for name in names:
-        store.write(name, content(name.encode()))
+        write_bytes(store, name, name.encode())
     assert [store.read(name) for name in names] == [name.encode() for name in names]
     assert store.list() == behind() == {name: len(name) for name in sorted(names)}
     for name in names:
@@ -72,7 +70,7 @@ def test_every_7th_request_fails_and_nobody_notices_but_the_log(
 def test_what_does_not_pass_ends_with_the_number_of_tries(store: RemoteStore, flaky: Flaky) -> None:
     flaky.plan = every(1, answer(503, "SlowDown"))
     with pytest.raises(OSError) as caught:
-        store.write("checkpoints/step-00000100/manifest.json", content(b"{}"))
+        write_bytes(store, "checkpoints/step-00000100/manifest.json", b"{}")
     said = str(caught.value)
     assert said.startswith(f"{store.uri}: write of checkpoints/step-00000100/manifest.json: ")
     assert said.endswith("tried 4 times")
@@ -98,21 +96,21 @@ def test_an_upload_that_breaks_off_leaves_what_was_there(
     fault: Fault,
 ) -> None:
     store = RemoteStore(f"{s3}/runs", Patience(num_tries=2, first_pause_s=0.01, stall_s=10))
-    store.write("x", content(b"before"))
+    write_bytes(store, "x", b"before")
     flaky.plan = matching(request_line, fault)
     with pytest.raises(OSError, match=r"write of x.*tried 2 times"):
-        store.write("x", content(b"n" * LARGE))
+        write_bytes(store, "x", b"n" * LARGE)
     assert behind() == {"x": 6}
     flaky.plan = matching(request_line, fault, times=1)
-    store.write("x", content(b"n" * LARGE))
+    write_bytes(store, "x", b"n" * LARGE)
     assert behind() == {"x": LARGE}
 
 
 @pytest.mark.parametrize(
     ("request_line", "verb"),
     [
-        (r"partNumber=3", lambda store: store.write("x", content(b"x" * LARGE))),
-        (r"POST .*\?uploadId", lambda store: store.write("x", content(b"x"))),
+        (r"partNumber=3", lambda store: write_bytes(store, "x", b"x" * LARGE)),
+        (r"POST .*\?uploadId", lambda store: write_bytes(store, "x", b"x")),
         (r"list-type", lambda store: store.list("a")),
         (r"GET .*/y", lambda store: store.read("y")),
     ],
@@ -122,7 +120,7 @@ def test_a_stalled_connection_is_named(
     s3: str, flaky: Flaky, request_line: str, verb: Callable[[RemoteStore], object]
 ) -> None:
     store = RemoteStore(f"{s3}/runs", Patience(num_tries=2, first_pause_s=0.01, stall_s=1))
-    store.write("y", content(b"y"))
+    write_bytes(store, "y", b"y")
     flaky.plan = matching(request_line, stall)
     with pytest.raises(
         OSError, match=r"s3://.*/runs: (write|list|read) of \w+: no answer within 1 s.*tried 2 times"
@@ -158,13 +156,13 @@ def test_credentials_that_were_rewritten_are_read_anew(
     rewrite("FIRST")
     flaky.plan = only_key(lambda: valid[-1], answer(status, code))
     store = RemoteStore(f"{s3}/runs", QUICK)
-    store.write("x", content(b"one"))
+    write_bytes(store, "x", b"one")
     rewrite("SECOND")
     assert store.read("x") == b"one"
     rewrite("THIRD")
     assert store.list() == {"x": 3}
     rewrite("FOURTH")
-    store.write("x", content(b"two"))
+    write_bytes(store, "x", b"two")
     rewrite("FIFTH")
     store.remove("x")
     assert store.num_retries == 4
@@ -175,7 +173,7 @@ def test_a_refusal_that_stays_is_named(store: RemoteStore, flaky: Flaky) -> None
     flaky.plan = every(1, answer(403, "AccessDenied"))
     for verb, said in (
         (lambda: store.read("x"), "read of x"),
-        (lambda: store.write("x", content(b"")), "write of x"),
+        (lambda: write_bytes(store, "x", b""), "write of x"),
         (lambda: store.list(), "list of all"),
         (lambda: store.remove("x"), "remove of x"),
     ):
@@ -188,7 +186,7 @@ def test_a_refusal_that_stays_is_named(store: RemoteStore, flaky: Flaky) -> None
 def test_a_bucket_that_is_not_there_is_named_at_once(store: RemoteStore, flaky: Flaky) -> None:
     missing = RemoteStore("s3://no-such-bucket/runs", QUICK)
     with pytest.raises(OSError, match=r"no-such-bucket/runs: write of x: .*NO_SUCH_BUCKET"):
-        missing.write("x", content(b""))
+        write_bytes(missing, "x", b"")
     assert (missing.num_retries, len(flaky.seen)) == (0, 1)
 
 
@@ -210,6 +208,24 @@ def test_a_wrong_uri_is_an_error_of_the_first_verb_without_secrets(place: str, s
     assert store.num_retries == 0
 
 
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("s3://b", "s3://b"),
+        ("s3://b/runs/?region=x", "s3://b/runs?region=x"),
+        ("s3://K:S@b/a@b:c", "s3://b/a@b:c"),
+        (
+            "abfs://container@account.dfs.core.windows.net/runs",
+            "abfs://container@account.dfs.core.windows.net/runs",
+        ),
+        ("abfs://:S@account/container", "abfs://account/container"),
+        ("gs://bucket/runs", "gs://bucket/runs"),
+    ],
+)
+def test_a_place_is_shown_without_credentials(place: str, said: str) -> None:
+    assert without_secrets(place) == said
+
+
 def test_a_uri_may_carry_what_the_environment_does_not(
     s3_endpoint: Endpoint, s3: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,15 +233,15 @@ def test_a_uri_may_carry_what_the_environment_does_not(
         monkeypatch.delenv(name)
     bucket = s3.removeprefix("s3://")
     store = RemoteStore(f"s3://KEY:TOPSECRET@{bucket}/my runs/?{s3_endpoint.query}", QUICK)
-    assert store.uri == f"s3://{bucket}/my runs"
-    store.write("x", content(b"x"))
+    assert store.uri == f"s3://{bucket}/my runs?{s3_endpoint.query}"
+    write_bytes(store, "x", b"x")
     assert store.list() == {"x": 1}
 
 
 def test_a_full_temporary_folder_is_named(store: RemoteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
     with pytest.raises(OSError, match=r"write of x: temporary folder: .*/proc/nowhere"):
-        store.write("x", content(b""))
+        write_bytes(store, "x", b"")
 
 
 def test_pauses_double_up_to_a_limit_and_outlast_twenty_seconds() -> None:
