@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from god_ray import durable
 from god_ray.storage import leftovers
@@ -21,11 +20,6 @@ from god_ray.storage.named import named
 from god_ray.storage.store import UNFINISHED, check_name
 
 _counter = itertools.count()
-
-
-def local_path(place: str) -> Path:
-    """Of an absolute path or a `file:///` URI."""
-    return Path(unquote(urlsplit(place).path) if place.startswith("file:") else place)
 
 
 class LocalStore:

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from god_ray.fileuri import plain
+
 UNFINISHED = ".unfinished"
 """No part of a name: on a local disk, the folder of what is still being written."""
 
@@ -78,9 +80,9 @@ def open_store(place: str) -> Store:
         from god_ray.storage.remote import RemoteStore
 
         return RemoteStore(place)
-    from god_ray.storage.local import LocalStore, local_path
+    from god_ray.storage.local import LocalStore
 
-    return LocalStore(local_path(place))
+    return LocalStore(Path(plain(place)))
 
 
 def check_name(name: str, empty: bool = False) -> str:
