@@ -45,10 +45,15 @@ class Reader:
 
     columns: tuple[str, ...]
     allow_nulls: bool
+    converted: tuple[pa.Field, ...] = ()
+    """Columns that some file has in another type than the one in which they are read. Usually none."""
 
     def read(self, piece: Piece) -> pa.Table:
         """The piece's rows in file order, with the hidden column ROW. Raises DataError naming the file."""
         table = read_range(piece.path, piece.size, piece.group, piece.lo, piece.hi, self.columns)
+        for field in self.converted:
+            at = self.columns.index(field.name)
+            table = table.set_column(at, field, table.column(at).cast(field.type))
         if not self.allow_nulls:
             _refuse_nulls(table, piece)
         rows = np.arange(piece.first_row, piece.first_row + piece.rows, dtype=np.int64)
@@ -84,7 +89,7 @@ class ParquetSource:
             manifest=Manifest.build([file.path for file in files], seen.groups, seen.fingerprint),
             row_bytes=seen.row_bytes,
             sizes=tuple(file.size for file in files),
-            reader=Reader(tuple(seen.schema.names), allow_any),
+            reader=Reader(tuple(seen.schema.names), allow_any, seen.converted),
         )
 
     def piece(self, fragment: int, lo: int, hi: int) -> Piece:
