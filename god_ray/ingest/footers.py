@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,6 +52,12 @@ class Footer:
         for leaf, name in enumerate(columns_of_leaves(self.schema)):
             found.setdefault(name, []).append(leaf)
         return found
+
+    def stored_bytes(self, group: int, names: Iterable[str]) -> int:
+        """What these columns of the row group take in the file."""
+        described = self.metadata.row_group(group)
+        leaves = (leaf for name in names for leaf in self.leaves[name])
+        return sum(described.column(leaf).total_compressed_size for leaf in leaves)
 
     @property
     def group_rows(self) -> list[int]:

@@ -50,8 +50,9 @@ def _merged_inside(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return None
     if types.is_struct(one) and _names(one) != _names(other):
         return None
-    inside = [_merged_field(one.field(i), other.field(i)) for i in range(one.num_fields)]
-    return None if not inside or None in inside else _with_fields(one, inside)
+    pairs = [_merged_field(one.field(i), other.field(i)) for i in range(one.num_fields)]
+    inside = [field for field in pairs if field is not None]
+    return _with_fields(one, inside) if inside and len(inside) == len(pairs) else None
 
 
 def _merged_field(one: pa.Field, other: pa.Field) -> pa.Field | None:

@@ -14,6 +14,10 @@ from dataclasses import dataclass
 
 from god_ray.errors import DataError
 
+_SIDE_RULE = 'names that begin with "_" or ".", *.crc and *.tmp are side files, which do not count'
+_SIDE_FOLDERS = ("_temporary", ".ipynb_checkpoints")
+_TABLE_LOGS = {"_delta_log": "Delta table", ".hoodie": "Hudi table", "_spark_metadata": "streaming sink"}
+
 
 @dataclass(frozen=True)
 class Found:
@@ -26,17 +30,21 @@ class Found:
 def list_files(paths: list[str]) -> list[Found]:
     """Each entry's files sorted by name, entries in the order given.
 
-    Left out: names that begin with "_" or "." (also of folders) and "*.crc". Raises DataError if an entry
-    has no file, or if a file is named twice (its rows would be used twice).
+    Side files (`_is_side`) do not count, whether a folder, a glob or the list itself brings them. Raises
+    DataError if an entry has no file, if nothing but side files is left, or if a file is named twice (its
+    rows would be used twice).
     """
     found: dict[str, Found] = {}
+    sides = []
     for entry in paths:
+        if _names_side_file(entry):
+            sides.append(entry)
+            continue
         files = list(_expand(entry))
         if not files:
             raise DataError(
                 f"{entry}: no data there",
-                "It is neither a file, nor a folder with files, nor a pattern that matches one; names that "
-                'begin with "_" or "." do not count.',
+                f"It is no file, no folder with files, no pattern that matches one; {_SIDE_RULE}.",
                 "correct data.train or data.eval",
                 file=entry,
             )
@@ -49,7 +57,21 @@ def list_files(paths: list[str]) -> list[Found]:
                     file=file.path,
                 )
             found[same] = file
+    if not found:
+        raise DataError(
+            f"{', '.join(sides)}: only a side file",
+            f"What writers leave beside the data is never read: {_SIDE_RULE}.",
+            "point at the data, or give the file another name",
+            file=sides[0] if sides else "",
+        )
     return list(found.values())
+
+
+def _names_side_file(entry: str) -> bool:
+    """A path to one file that is no data. Of its folders only those count that never hold any."""
+    folder, name = os.path.split(entry)
+    unfinished = any(part in _SIDE_FOLDERS for part in folder.split(os.sep))
+    return os.path.isfile(entry) and (unfinished or _is_side(name))
 
 
 def _expand(entry: str) -> Iterator[Found]:
@@ -60,7 +82,7 @@ def _expand(entry: str) -> Iterator[Found]:
     elif glob.has_magic(entry):
         root = _fixed_part(entry)
         for path in sorted(glob.glob(entry, recursive=True)):
-            if _ignored(os.path.relpath(path, root)):
+            if any(map(_is_side, os.path.relpath(path, root).split(os.sep))):
                 continue
             if not os.path.isdir(path):
                 yield _file(path, root)
@@ -71,8 +93,9 @@ def _expand(entry: str) -> Iterator[Found]:
 def _walk(folder: str, root: str) -> Iterator[Found]:
     inside = []
     for parent, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not _ignored(name)]
-        inside += [os.path.join(parent, name) for name in names if not _ignored(name)]
+        _refuse_table(parent, folders)
+        folders[:] = [name for name in folders if not _is_side(name)]
+        inside += [os.path.join(parent, name) for name in names if not _is_side(name)]
     yield from (_file(path, root) for path in sorted(inside))
 
 
@@ -86,8 +109,20 @@ def _file(path: str, root: str) -> Found:
     return Found(path, os.path.relpath(path, root).replace(os.sep, "/"), size)
 
 
-def _ignored(name: str) -> bool:
-    return name.endswith(".crc") or any(part[:1] in ("_", ".") for part in name.split(os.sep))
+def _is_side(name: str) -> bool:
+    """A name in a data set that is no data: `_SUCCESS`, `_temporary`, `.part-0.parquet.crc`, `x.tmp`."""
+    return name.startswith(("_", ".")) or name.endswith((".crc", ".tmp"))
+
+
+def _refuse_table(folder: str, folders: list[str]) -> None:
+    """A table whose log says which of the files count: reading all of them would bring back deleted rows."""
+    for log in sorted(set(folders) & _TABLE_LOGS.keys()):
+        raise DataError(
+            f"{folder} is a {_TABLE_LOGS[log]}",
+            f"Which of its files count is written in {log}, which god_ray does not read.",
+            "write its rows to plain Parquet files",
+            file=folder,
+        )
 
 
 def _fixed_part(pattern: str) -> str:

@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from god_ray.errors import DataError
 from god_ray.ingest.columns import ROW, count_nulls, describe
-from god_ray.ingest.listing import list_files
+from god_ray.ingest.fault import refuse
+from god_ray.ingest.footers import read_footers
+from god_ray.ingest.listing import Found, list_files
 from god_ray.ingest.rowgroups import read_range
 from god_ray.ingest.survey import survey
 from god_ray.plan import Manifest
@@ -107,6 +109,17 @@ class ParquetSource:
             first_row=int(manifest.start[fragment]) + lo,
         )
 
+    def largest_group(self) -> tuple[str, int, int]:
+        """The row group with most rows: (file, rows, bytes in the file of the columns used)."""
+        manifest = self.manifest
+        last = int(np.argmax(manifest.offset + manifest.rows))
+        file, rows = int(manifest.file[last]), int(manifest.offset[last] + manifest.rows[last])
+        path = manifest.files[file]
+        footers, faults = read_footers([Found(path, path, self.sizes[file])])
+        if faults:
+            raise refuse(faults)
+        return path, rows, footers[0].stored_bytes(int(manifest.group[last]), self.schema.names)
+
     def read(self, fragment: int, lo: int, hi: int) -> pa.Table:
         """Rows [lo, hi) of the fragment in file order, with the hidden column ROW (int64)."""
         return self.reader.read(self.piece(fragment, lo, hi))
@@ -122,5 +135,5 @@ def _refuse_nulls(table: pa.Table, piece: Piece) -> None:
                 "fill them (data.preprocess, or the recipe's collate), or drop the column (data.columns)",
                 file=piece.path,
                 column=field.name,
-                nulls=nulls,
+                rule=f"{nulls} nulls in row group {piece.group}, and a tensor has no null",
             )
