@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from god_ray.ingest.columns import columns_of_leaves
 from god_ray.ingest.fault import Fault
 from god_ray.ingest.listing import Found
+from god_ray.storage import inputs
 
 _LENGTH_BYTES = 8  # the last ones of a Parquet file: the footer's length and "PAR1"
 _END_BYTES = 1 << 16  # read at one go: most footers fit
@@ -95,7 +96,7 @@ def _read(found: Found) -> Footer | Fault:
 
 def _end_of(path: str) -> bytes:
     """The footer and its length, or the whole of a file whose end is not one: Arrow says why."""
-    with open(path, "rb") as file:
+    with inputs.open_binary(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - _END_BYTES, 0))
         content = file.read()

@@ -8,7 +8,6 @@ name the file.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,8 @@ import pyarrow.parquet as pq
 
 from god_ray.errors import DataError
 from god_ray.plan import MAX_FRAGMENT_ROWS
+from god_ray.storage import inputs
+from god_ray.storage.store import is_remote
 
 MAX_OPEN = 32
 """Per thread. A ParquetFile must not be read by two threads at once."""
@@ -65,13 +66,15 @@ class _OpenGroup:
 class _OpenFile:
     def __init__(self, path: str) -> None:
         self._path = path
-        metadata = pq.read_metadata(path)
+        remote = is_remote(path)  # there many small requests would take long
+        source = inputs.open_binary(path) if remote else path
+        metadata = pq.read_metadata(source)
         self._file = pq.ParquetFile(
-            path,
+            source,
             metadata=metadata,
             read_dictionary=_stored_as_codes(metadata),
-            pre_buffer=False,
-            buffer_size=_BUFFER_BYTES,
+            pre_buffer=remote,
+            buffer_size=0 if remote else _BUFFER_BYTES,
             page_checksum_verification=True,
         )
         self._at: tuple[int, tuple[str, ...]] = (-1, ())
@@ -97,7 +100,7 @@ class _OpenFile:
 
     def close(self) -> None:
         self._group = None
-        self._file.close()
+        self._file.close(force=True)
 
 
 def _stored_as_codes(metadata: pq.FileMetaData) -> list[str]:
@@ -152,15 +155,15 @@ class _OpenFiles(threading.local):
         self._open: OrderedDict[tuple[str, int, int], _OpenFile] = OrderedDict()
 
     def get(self, path: str, size: int) -> _OpenFile:
-        now = os.stat(path)
-        if now.st_size != size:
+        now = inputs.stat(path)
+        if now.size != size:
             raise DataError(
-                f"{path} has changed: {now.st_size} bytes, {size} when it was listed",
+                f"{path} has changed: {now.size} bytes, {size} when it was listed",
                 "Rows are counted once, when the run starts.",
                 "restore the file, or start a new run",
                 file=path,
             )
-        key = (path, size, now.st_mtime_ns)
+        key = (path, size, now.changed_ns)
         if key not in self._open:
             while len(self._open) >= MAX_OPEN:
                 self._open.popitem(last=False)[1].close()

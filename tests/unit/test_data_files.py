@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from data_kinds import files, put, refused, tensors
+from pyarrow import fs
 from small_runs import project
 
+from god_ray.errors import DataError
 from god_ray.ingest.pages import read_pages
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.runtime.check import check
@@ -160,6 +162,7 @@ def test_many_columns_of_which_few_are_used(tmp_path: Path) -> None:
 
 READ_ALL = """
 import sys, pyarrow
+from god_ray.errors import DataError
 from god_ray.ingest.pages import read_pages
 from god_ray.ingest.parquet import ParquetSource
 pages = read_pages(ParquetSource.open([sys.argv[1]], allow_any=True))
@@ -202,3 +205,40 @@ def test_a_small_file_with_huge_content(tmp_path: Path) -> None:
     text = refused(path.parent, tmp_path, preprocess=True)
     assert "DATA/a.parquet, column t: large_string: rows 0 to 16384 of row group 0 decode to 16.4 GB" in text
     assert "Fix: drop the column (data.columns), or write smaller row groups" in text
+
+
+def test_uris(tmp_path: Path, s3: str) -> None:
+    """The same files in a bucket: listed, opened and read alike, with the same fingerprint."""
+    bucket, root = fs.FileSystem.from_uri(f"{s3}/sets")
+    data = tmp_path / "sets" / "a set"
+    for i in range(3):
+        put(data / f"sub/part-{i}.parquet", {"x": np.arange(i * 10, i * 10 + 10.0)}, row_group_size=4)
+    for name in SIDE:
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(data / "sub/part-0.parquet", data / name)
+    fs.copy_files(str(tmp_path / "sets"), root, fs.LocalFileSystem(), bucket)
+    local = ParquetSource.open([str(data)])
+    uri = f"{s3}/sets/a%20set"
+    for entry in (uri, f"{uri}/*", f"{uri}/**/*.parquet", f"{uri}/sub/part-[0-2].parquet", f"file://{data}"):
+        source = ParquetSource.open([entry])
+        assert source.manifest.num_rows == 30
+        if "sub" not in entry:
+            assert source.manifest.fingerprint == local.manifest.fingerprint
+        for fragment, rows in enumerate(source.manifest.rows):
+            assert source.read(fragment, 1, int(rows)).equals(local.read(fragment, 1, int(rows)))
+    parts = [f"{uri}/sub/part-{i}.parquet" for i in range(3)]
+    assert found(*parts, f"{uri}/_SUCCESS") == parts  # type: ignore[arg-type]
+    for entry, said in {
+        f"{uri}/_SUCCESS": "only a side file",
+        f"{uri}/nothing": "no data there",
+        f"{s3}-gone/x": "cannot be read|no data there",
+    }.items():
+        with pytest.raises(DataError, match=said) as caught:
+            ParquetSource.open([entry])
+        assert entry in str(caught.value)
+    put(tmp_path / "longer.parquet", {"x": np.arange(100.0)})
+    source = ParquetSource.open([uri])
+    with bucket.open_output_stream(f"{root}/a set/sub/part-1.parquet") as stream:
+        stream.write((tmp_path / "longer.parquet").read_bytes())
+    with pytest.raises(DataError, match="has changed"):
+        source.read(4, 0, 1)
