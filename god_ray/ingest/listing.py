@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from god_ray.errors import DataError
+from god_ray.fileuri import plain
 from god_ray.storage import inputs
-from god_ray.storage.local import local_path
 from god_ray.storage.store import is_remote
 
 _SIDE_RULE = 'names that begin with "_" or ".", *.crc and *.tmp are side files, which do not count'
@@ -74,7 +74,7 @@ def list_files(paths: list[str]) -> list[Found]:
 
 
 def _without_scheme(entry: str) -> str:
-    return entry if is_remote(entry) else str(local_path(entry))
+    return entry if is_remote(entry) else plain(entry)
 
 
 def _files(entry: str) -> list[Found]:
