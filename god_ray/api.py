@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import strftime, time
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from god_ray.runtime.assignment import Assignment
     from god_ray.runtime.driver import Fit
+    from god_ray.runtime.taken import Taken
 
 
 # What is not part of the result, or is compared by its content. The rest of a spec stays as it was.
@@ -82,19 +83,21 @@ def train(
     storage = Path(loaded.spec.storage)
     RunFolder.require_new(storage, name)
     assignment = _prepare(loaded, storage / name, debug)
-    from god_ray.runtime.assignment import pin_weights
+    from god_ray.runtime.weights import pin_weights
 
     assignment = pin_weights(assignment)
     with _host(assignment, debug) as fit:
         from god_ray.runtime.attempt import try_leaf
 
-        try_leaf(assignment)
-        folder = _create(loaded, assignment, storage, name)
+        taken = try_leaf(assignment)
+        folder = _create(loaded, assignment, storage, name, taken)
         size = 1 if debug else assignment.spec.workers.initial
         return _drive(assignment, folder, size, fit, watch)
 
 
-def _create(loaded: LoadedSpec, assignment: Assignment, storage: Path, name: str) -> RunFolder:
+def _create(
+    loaded: LoadedSpec, assignment: Assignment, storage: Path, name: str, taken: Taken | None
+) -> RunFolder:
     """The run folder with its spec and its record."""
     plan = assignment.plan()
     record = {
@@ -104,6 +107,7 @@ def _create(loaded: LoadedSpec, assignment: Assignment, storage: Path, name: str
         "spec": json.loads(assignment.spec.model_dump_json()),
         "data_fingerprint": assignment.train.manifest.fingerprint,
         "eval_fingerprint": assignment.evaluation.manifest.fingerprint if assignment.evaluation else None,
+        "init_from": taken and asdict(taken),
         "num_rows": plan.manifest.num_rows,
         "num_steps": assignment.num_steps,
         "steps_per_epoch": plan.steps_per_epoch,
@@ -133,9 +137,12 @@ def resume(
     _require_same_spec(record, loaded.spec)
     assignment = _prepare(loaded, folder.path, debug)
     _require_same_data(record, assignment)
-    shuffle = record["spec"]["data"]["shuffle"]
-    data = assignment.spec.data.model_copy(update={"shuffle": shuffle})
-    spec = assignment.spec.model_copy(update={"data": data, "init_from": record["spec"]["init_from"]})
+    began = record.run_spec()
+    data = assignment.spec.data.model_copy(update={"shuffle": began.data.shuffle})
+    spec = assignment.spec.model_copy(update={"data": data, "init_from": began.init_from})
+    from god_ray.runtime.weights import require_same_weights
+
+    require_same_weights(record, spec)
     assignment = assignment.with_spec(spec)
     last = (record.get("attempts") or [{"workers": spec.workers.initial}])[-1]["workers"]
     size = 1 if debug else _within_lanes(workers or last, spec.lanes)

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import xxhash
 
-from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import DataError, UserError
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.plan import DataPlan
@@ -109,19 +108,6 @@ def _decide_shuffle(spec: RunSpec, train: ParquetSource) -> RunSpec:
     fits = train.manifest.num_rows * train.row_bytes <= spec.data.memory_bytes
     data = spec.data.model_copy(update={"shuffle": "full" if fits else "window"})
     return spec.model_copy(update={"data": data})
-
-
-def pin_weights(assignment: Assignment) -> Assignment:
-    """For a new run. `init_from`'s newest checkpoint may be another one later: the one of today is meant."""
-    spec = assignment.spec
-    source = Path(spec.init_from or "")
-    if not (source / "checkpoints").is_dir():
-        return assignment
-    store = CheckpointStore(source / "checkpoints", 0)
-    found = store.newest_intact()
-    if found is None:
-        return assignment
-    return assignment.with_spec(spec.model_copy(update={"init_from": str(store.path(found.step))}))
 
 
 def load_preprocess(spec: RunSpec) -> Callable[..., Any] | None:

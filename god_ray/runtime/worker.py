@@ -136,7 +136,8 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
             published = ports.journal.last_step
             require_ledger(published, found)
         loop = assemble(local, group, ports, found, generation)
-        _announce(local, folder, group, generation, fingerprint, f"training{origin(found, published)}")
+        doing = f"training{origin(found, published, local.taken)}"
+        _announce(local, folder, group, generation, fingerprint, doing)
         outcome = loop.run(local.assignment.plan().cursor_at(0 if found is None else found.step))
         print(f"read: {json.dumps(loop.step.feed.counters)}", file=sys.stderr)
         return asdict(outcome)
