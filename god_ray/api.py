@@ -10,7 +10,8 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -148,6 +149,29 @@ def resume(
     size = 1 if debug else _within_lanes(workers or last, spec.lanes)
     with _host(assignment, debug) as fit:
         return _drive(assignment, folder, size, fit, watch)
+
+
+def evaluate(
+    run: str,
+    data: str | os.PathLike[str] | Sequence[str] | None = None,
+    *,
+    storage: str | os.PathLike[str] = "runs",
+    step: int | None = None,
+    best: bool = False,
+) -> dict[str, float]:
+    """The metrics of a run's checkpoint (the newest intact one, if not told which), measured in this process.
+
+    data: Parquet files, folders or globs instead of the run's `data.eval`; their columns must be the same.
+    Warns of damaged checkpoints that were passed over, and of what may make the last digits differ from the
+    run's own. Raises RunNotFound, UserError (no evaluation set, data or recipe at fault) or CheckpointError.
+    """
+    from god_ray.runtime.evaluation import evaluate as evaluate_run
+
+    paths = [os.fspath(data)] if isinstance(data, str | os.PathLike) else data
+    found = evaluate_run(RunFolder.find(run, Path(storage)), paths, step, best)
+    for note in found.notes:
+        warnings.warn(f"run {run}: {note}", stacklevel=2)
+    return found.metrics
 
 
 def _within_lanes(workers: int, lanes: int) -> int:

@@ -46,7 +46,7 @@ def as_plain(result: Result) -> dict[str, Any]:
         "state": result.state,
         "reason": result.reason,
         "step": result.step,
-        "metrics": _finite(result.metrics),
+        "metrics": finite(result.metrics),
         "digest": result.digest,
         "folder": str(result.folder),
         "checkpoint": None if saved is None else str(saved),
@@ -93,7 +93,7 @@ def _newest(folder: Path) -> Path | None:
     return None if step is None else found.checkpoints / f"step-{step:08d}"
 
 
-def _finite(metrics: dict[str, Any]) -> dict[str, Any]:
+def finite(metrics: dict[str, Any]) -> dict[str, Any]:
     """NaN and infinities as the ledger spells them: JSON has none."""
     import math
 

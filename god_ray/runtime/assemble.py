@@ -187,7 +187,7 @@ def assemble(local: Local, group: Group, ports: Ports, found: Found | None, gene
         step,
         local.state,
         group,
-        _evaluation(local, group, runner, range(*ranges[group.rank]), preprocess),
+        open_evaluation(local, group, runner, range(*ranges[group.rank]), preprocess),
         stop,
         best,
         ports.journal,
@@ -246,9 +246,10 @@ def _has_unused(runner: LeafRunner, feed: Feed, cursor: Cursor, lanes: range, gr
     return b"1" in group.gather_bytes(b"1" if unused else b"0")
 
 
-def _evaluation(
+def open_evaluation(
     local: Local, group: Group, runner: LeafRunner, lanes: range, preprocess: Any
 ) -> Evaluation | None:
+    """Over the assignment's evaluation set, for these lanes; None if it has none."""
     plan, source = local.assignment.evaluation_plan(), local.assignment.evaluation
     if plan is None or source is None:
         return None
