@@ -50,14 +50,17 @@ def reference(folder: Path) -> str:
 
 
 def seldom() -> Callable[[str], None]:
-    """Says on stderr where a long command stands, every few seconds."""
-    said = time.monotonic()
+    """Says on stderr where a long command stands: every few seconds, so of a short one nothing."""
+    said: float | None = None
 
     def say(text: str) -> None:
         nonlocal said
-        if time.monotonic() - said >= _SAY_EVERY_S:
-            said = time.monotonic()
+        now = time.monotonic()
+        if said is not None and now - said < _SAY_EVERY_S:
+            return
+        if said is not None:
             typer.echo(text, err=True)
+        said = now
 
     return say
 

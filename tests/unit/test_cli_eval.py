@@ -83,7 +83,7 @@ def test_metrics_on_stdout_the_rest_on_stderr(god_ray_here: Call, finished_run: 
     lines = dict(line.split() for line in out.splitlines())
     assert lines == {"accuracy": f"{metrics['accuracy']:.4g}", "loss": f"{metrics['loss']:.4g}"}
     eval_file = finished_run.read()["spec"]["data"]["eval"][0]
-    assert err == f"done, step {STEPS}, on 13 rows of {eval_file}\n"
+    assert err.splitlines()[-1] == f"done, step {STEPS}, on 13 rows of {eval_file}"
     assert set(told(god_ray_here, finished_run.path)) == {
         *("name", "step", "digest", "data", "metrics", "notes"),
     }
