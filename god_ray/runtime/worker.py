@@ -27,6 +27,7 @@ from god_ray import errors
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError
 from god_ray.monitor.ledger import Ledger
+from god_ray.monitor.words import counted
 from god_ray.plan import worker_lanes
 from god_ray.runtime.assemble import (
     Local,
@@ -73,6 +74,8 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     folder = RunFolder(assignment.folder)
     with _written_down(folder, group.rank):
         try:
+            if group.rank == 0:
+                _say_building(folder, group.size)
             local = _build_together(assignment, device, group)
             return {"outcome": _run(local, folder, group)}
         except (Exception, SystemExit) as error:  # the recipe may raise anything; Ray gets it explained
@@ -81,6 +84,12 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
                 return {"failure": agreed}
             # No name may keep it: with its frames the process group would stay, and peers would wait.
             raise explained(error) from error
+
+
+def _say_building(folder: RunFolder, workers: int) -> None:
+    """From here on it is the recipe that takes time: imports, building, weights. Recovery keeps its cause."""
+    if folder.read()["state"] in ("STARTING", "WAITING"):
+        folder.move("STARTING", f"{counted(workers, 'worker')} started, building the recipe")
 
 
 def _told(failure: GodRayError) -> GodRayError | None:
