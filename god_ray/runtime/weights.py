@@ -42,15 +42,16 @@ def initialise(model: nn.Module, spec: RunSpec) -> Taken | None:
 
 
 def pin_weights(assignment: Assignment) -> Assignment:
-    """For a new run. `init_from`'s newest checkpoint may be another one later: the one of today is meant."""
+    """For a new run. A run's newest checkpoint, or what a link leads to, may be another one later."""
     spec = assignment.spec
-    if spec.init_from is None or not _is_run(Path(spec.init_from.path)):
+    if spec.init_from is None or "://" in spec.init_from.path:
         return assignment
-    store = _of_run(Path(spec.init_from.path))
-    found = store.newest_intact()
-    if found is None:
-        return assignment  # refused when it is read
-    start = spec.init_from.model_copy(update={"path": str(store.path(found.step))})
+    source = Path(spec.init_from.path).resolve()
+    if _is_run(source):
+        store = _of_run(source)
+        found = store.newest_intact()
+        source = source if found is None else store.path(found.step)  # None is refused when it is read
+    start = spec.init_from.model_copy(update={"path": str(source)})
     return assignment.with_spec(spec.model_copy(update={"init_from": start}))
 
 

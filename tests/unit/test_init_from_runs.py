@@ -81,6 +81,13 @@ def test_a_misfit_is_refused_before_a_run_is_made(
     assert "does not fit the model: 2 of 4 fit." in err
 
 
+def test_a_link_is_followed_once(tmp_path: Path, finished_run: RunFolder) -> None:
+    (tmp_path / "latest").symlink_to(finished_run.path)
+    run = trained(project(tmp_path / "p"), tmp_path / "runs", "a", init_from="../latest")
+    newest = finished_run.checkpoints.resolve() / f"step-{STEPS:08d}"
+    assert run.read()["spec"]["init_from"]["path"] == str(newest)
+
+
 def test_a_run_without_a_checkpoint_is_held_to_its_weights(tmp_path: Path) -> None:
     weights = tmp_path / "w.safetensors"
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
