@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +22,22 @@ ENVELOPES = ("state_dict", "model_state_dict", "model", "module")
 """Where training programs keep the state dict in what they save beside it."""
 _SAVE = "where it was made, keep the weights alone: torch.save(model.state_dict(), path)"
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+
+
+class _Beside:
+    """Stands in for NumPy's numbers and arrays, which are often saved beside the weights: not built."""
+
+    def __init__(self, *_: object) -> None:
+        return None
+
+    def __setstate__(self, _: object) -> None:
+        return None
+
+
+_MAKERS = ("core.multiarray.scalar", "core.multiarray._reconstruct")  # as NumPy 1 pickles; 2 has `_core`
+_UNREAD: list[Any] = [
+    (_Beside, f"numpy.{name}") for name in ("ndarray", "dtype", *_MAKERS, *(f"_{m}" for m in _MAKERS))
+]
 
 
 def read_file(file: Path) -> dict[str, Tensor]:
@@ -56,7 +71,7 @@ def _safetensors(file: Path) -> dict[str, Tensor]:
 
 def _torch(file: Path) -> object:
     try:
-        with torch.serialization.safe_globals(_numpy()), warnings.catch_warnings():
+        with torch.serialization.safe_globals(_UNREAD), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of TorchScript, which is refused
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -73,17 +88,6 @@ def _refused(file: Path, said: str) -> UserError:
         return _unread(file, why, f"{_SAVE}, with model = torch.jit.load(...) if that is all there is.")
     first = said.strip().splitlines()[-1][:200] if said.strip() else "no more is known"
     return _unread(file, f"torch cannot read it: {first}.", "copy or download it again: it is damaged.")
-
-
-def _numpy() -> list[Any]:
-    """Numbers and arrays of NumPy hold no code, and training programs save them beside the weights."""
-    made: tuple[Any, ...] = (np.float64(0), np.zeros(0))
-    makers = [value.__reduce__()[0] for value in made]  # what NumPy itself puts into a pickle
-    functions = [(maker, f"{module}.{maker.__name__}") for maker in makers for module in _MODULES]
-    return [*functions, np.ndarray, np.dtype, *{type(np.dtype(code)) for code in "?bhilqBHILQefd"}]
-
-
-_MODULES = ("numpy._core.multiarray", "numpy.core.multiarray")  # NumPy 2 and 1
 
 
 def _state_dict(loaded: object, file: Path) -> dict[str, Tensor]:

@@ -80,6 +80,18 @@ def test_what_torch_save_wrote(tmp_path: Path, kind: str, zipped: bool) -> None:
     assert same(bits(source), bits(model))
 
 
+def test_numbers_of_an_older_numpy_beside_the_weights(tmp_path: Path) -> None:
+    """NumPy 1 had them in another module; they are passed over either way."""
+    source, model = net(), net()
+    held = {"model": source.state_dict(), "best": np.float64(0.5), "rng": np.random.get_state()}
+    torch.save(held, tmp_path / "w", _use_new_zipfile_serialization=False)
+    content = (tmp_path / "w").read_bytes()
+    assert content.count(b"numpy._core.multiarray\n") == 2
+    (tmp_path / "w").write_bytes(content.replace(b"numpy._core.multiarray\n", b"numpy.core.multiarray\n"))
+    initialise(model, spec_of(tmp_path / "w"))
+    assert same(bits(source), bits(model))
+
+
 def test_a_safetensors_file_whatever_its_name(tmp_path: Path) -> None:
     source, model = net(), net()
     save_file(source.state_dict(), tmp_path / "w.bin")
