@@ -24,8 +24,8 @@ _SAVE = "where it was made, keep the weights alone: torch.save(model.state_dict(
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 
 
-class _Beside:
-    """Stands in for NumPy's numbers and arrays, which are often saved beside the weights: not built."""
+class NumpyValue:
+    """Stands in for the numbers and arrays that are often saved beside the weights: they are not built."""
 
     def __init__(self, *_: object) -> None:
         return None
@@ -34,10 +34,9 @@ class _Beside:
         return None
 
 
-_MAKERS = ("core.multiarray.scalar", "core.multiarray._reconstruct")  # as NumPy 1 pickles; 2 has `_core`
-_UNREAD: list[Any] = [
-    (_Beside, f"numpy.{name}") for name in ("ndarray", "dtype", *_MAKERS, *(f"_{m}" for m in _MAKERS))
-]
+_MODULES = ("numpy._core.multiarray", "numpy.core.multiarray")  # NumPy 2's and NumPy 1's
+_MAKERS = [f"{module}.{name}" for module in _MODULES for name in ("scalar", "_reconstruct")]
+_UNREAD: list[Any] = [(NumpyValue, name) for name in ("numpy.ndarray", "numpy.dtype", *_MAKERS)]
 
 
 def read_file(file: Path) -> dict[str, Tensor]:
@@ -74,7 +73,7 @@ def _torch(file: Path) -> object:
         with torch.serialization.safe_globals(_UNREAD), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of TorchScript, which is refused
             return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:
+    except Exception as error:  # a damaged pickle makes its reader raise anything; all of it is told
         raise _refused(file, str(error)) from error
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,10 +88,12 @@ def test_numbers_of_an_older_numpy_beside_the_weights(tmp_path: Path) -> None:
     held = {"model": source.state_dict(), "best": np.float64(0.5), "rng": np.random.get_state()}
     torch.save(held, tmp_path / "w", _use_new_zipfile_serialization=False)
     content = (tmp_path / "w").read_bytes()
-    assert content.count(b"numpy._core.multiarray\n") == 2
-    (tmp_path / "w").write_bytes(content.replace(b"numpy._core.multiarray\n", b"numpy.core.multiarray\n"))
-    initialise(model, spec_of(tmp_path / "w"))
-    assert same(bits(source), bits(model))
+    for module in (b"numpy._core.multiarray\n", b"numpy.core.multiarray\n"):
+        written, times = re.subn(rb"numpy\._?core\.multiarray\n", module, content)
+        assert times == 2
+        (tmp_path / "w").write_bytes(written)
+        initialise(model, spec_of(tmp_path / "w"))
+        assert same(bits(source), bits(model))
 
 
 def test_a_safetensors_file_whatever_its_name(tmp_path: Path) -> None:
@@ -107,6 +111,7 @@ def test_a_run_a_checkpoint_and_an_export_give_the_same_bits(
     found = []
     for source in (finished_run.path, newest, tmp_path / "w.safetensors"):
         model = net()
+        model[0].requires_grad_(False)  # type: ignore[index]  # what is trained may be another part than before
         initialise(model, spec_of(source))
         found.append(bits(model))
     wanted = CheckpointStore(finished_run.checkpoints, 0).load(STEPS)[0].model
@@ -297,6 +302,7 @@ def held_by(file: Path, content: object) -> Path:
             "by itself",
         ),
         ({}, "its keys: none.", "torch.save"),
+        (np.zeros(3), "It holds a NumpyValue, not a state dict.", "torch.save"),
         (b"", "The file is empty.", "name a safetensors file"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer", "git lfs pull"),
         (b"a,b\n1,2\n", "begins neither like a safetensors file", "name a safetensors file"),
@@ -323,8 +329,6 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_program_is_refused(tmp_path: Path) -> None:
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.script(net()).save(tmp_path / "w.pt")  # type: ignore[no-untyped-call]

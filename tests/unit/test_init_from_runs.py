@@ -132,3 +132,19 @@ def test_what_is_tried_is_what_the_run_starts_from(tmp_path: Path, god_ray_here:
     run = trained(spec, tmp_path / "runs", "a")
     _, out, _ = god_ray_here("check", spec, "--json", "--set", f"init_from={run.path}")
     assert json.loads(out)["facts"]["metrics"] == list(Ledger.read(run.ledger))[-1]["eval"]
+
+
+def test_a_run_of_the_version_before_kept_the_bare_path(small_run: RunFolder, god_ray_here: Call) -> None:
+    record = small_run.read()
+    del record["init_from"]
+    record["spec"]["init_from"] = "/gone/w.safetensors"
+    (small_run.path / "run.json").write_text(json.dumps(record))
+    start = small_run.read().run_spec().init_from
+    assert start is not None
+    assert (start.path, start.partial) == ("/gone/w.safetensors", False)
+    assert god_ray_here("eval", small_run.path)[0] == 0
+    code, out, _ = god_ray_here("status", small_run.path, "--json")
+    assert (code, json.loads(out)["init_from"]) == (0, None)
+    shutil.rmtree(small_run.checkpoints / f"step-{STEPS:08d}")
+    small_run.update(state="RUNNING", result=None)
+    assert api.resume(str(small_run.path), debug=True).state == "SUCCEEDED"
