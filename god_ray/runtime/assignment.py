@@ -58,8 +58,8 @@ class Assignment:
 def prepare(loaded: LoadedSpec, folder: Path) -> Assignment:
     """Open what the spec names. Raises SpecError, DataError or UserError, before anything is created."""
     spec = loaded.spec
-    train = open_source(spec, spec.data.train)
-    evaluation = None if spec.data.eval is None else open_source(spec, spec.data.eval)
+    train = open_data(spec, spec.data.train)
+    evaluation = None if spec.data.eval is None else open_data(spec, spec.data.eval)
     _require_rows(spec, train, evaluation)
     spec = _decide_shuffle(spec, train)
     draft = Assignment(spec, folder, train, evaluation, 0)
@@ -67,7 +67,7 @@ def prepare(loaded: LoadedSpec, folder: Path) -> Assignment:
     return replace(draft, num_steps=steps)
 
 
-def open_source(spec: RunSpec, paths: Sequence[str]) -> ParquetSource:
+def open_data(spec: RunSpec, paths: Sequence[str]) -> ParquetSource:
     """Columns that cannot be tensors pass if a preprocess or a collate may turn them into some."""
     if spec.data.preprocess is not None:
         return ParquetSource.open(paths, spec.data.columns, allow_any=True)

@@ -108,22 +108,22 @@ def _evaluate(
 
 
 def _open(spec: RunSpec, data: Sequence[str] | None) -> tuple[list[str], ParquetSource]:
-    from god_ray.runtime.assignment import open_source
+    from god_ray.runtime.assignment import open_data
 
     if data is None:
         paths = list(spec.data.eval or ())
-        return paths, open_source(spec, paths)
+        return paths, open_data(spec, paths)
     paths = [absolute(text, Path.cwd()) for text in data]
     columns = spec.data.model_copy(update={"columns": spec.data.columns or _columns(spec)})
-    return paths, open_source(spec.model_copy(update={"data": columns}), paths)
+    return paths, open_data(spec.model_copy(update={"data": columns}), paths)
 
 
 def _columns(spec: RunSpec) -> list[str] | None:
     """Those of the run's own data, so that others beside them do not matter; None if it is gone."""
-    from god_ray.runtime.assignment import open_source
+    from god_ray.runtime.assignment import open_data
 
     try:
-        return list(open_source(spec, spec.data.eval or spec.data.train).schema.names)
+        return list(open_data(spec, spec.data.eval or spec.data.train).schema.names)
     except DataError:
         return None
 
