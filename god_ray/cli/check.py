@@ -92,6 +92,7 @@ def _data(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _model(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from god_ray.monitor.words import counted, number, printable
+    from god_ray.runtime.taken import words
 
     for name, what in facts["columns"].items():
         yield "column", f"{printable(name)}: {what['dtype']} {what['shape']}"
@@ -99,6 +100,8 @@ def _model(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "model",
         f"{counted(facts['num_parameters'], 'parameter')} on {facts['device']}, {facts['optimizer']}",
     )
+    if facts["init_from"]:
+        yield "weights", f"{words(facts['init_from'])}; from {printable(facts['init_from']['path'])}"
     if facts.get("loss") is not None:
         yield "loss", f"{number(facts['loss'])} on the first leaf, the same twice"
     for name, value in (facts.get("metrics") or {}).items():

@@ -29,7 +29,7 @@ def resolved(spec: RunSpec, base: Path) -> RunSpec:
     def many(texts: list[str] | None) -> list[str] | None:
         return None if texts is None else [absolute(text, base) for text in texts]
 
-    data = spec.data
+    data, start = spec.data, spec.init_from
     data = data.model_copy(
         update={"train": many(data.train), "eval": many(data.eval), "preprocess": one(data.preprocess)}
     )
@@ -37,7 +37,7 @@ def resolved(spec: RunSpec, base: Path) -> RunSpec:
         update={
             "recipe": one(spec.recipe),
             "data": data,
-            "init_from": one(spec.init_from),
+            "init_from": start and start.model_copy(update={"path": one(start.path)}),
             "storage": absolute(spec.storage, Path.cwd()),
         }
     )

@@ -23,7 +23,7 @@ def _places(spec: RunSpec) -> Iterator[Fault]:
     places: list[tuple[Path, str | None]] = [
         (("recipe",), spec.recipe),
         (("data", "preprocess"), spec.data.preprocess),
-        (("init_from",), spec.init_from),
+        (("init_from", "path"), spec.init_from.path if spec.init_from else None),
         (("storage",), spec.storage),
     ]
     for key, texts in (("train", spec.data.train), ("eval", spec.data.eval)):

@@ -66,6 +66,13 @@ def below(place: str, name: str) -> str:
     return f"{path.rstrip('/')}/{name}{mark}{options}"
 
 
+def above(place: str) -> tuple[str, str]:
+    """The place around `place`, and the name of `place` in it: `below` turned round."""
+    path, mark, options = place.partition("?") if is_remote(place) else (place, "", "")
+    folder, _, name = path.rstrip("/").rpartition("/")
+    return f"{folder}{mark}{options}", name
+
+
 def write_bytes(store: Store, name: str, content: bytes) -> None:
     """A small object."""
     store.write(name, lambda path: path.write_bytes(content))

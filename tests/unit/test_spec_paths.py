@@ -83,7 +83,7 @@ def test_a_file_uri_with_a_host_is_refused_everywhere_at_once(here: Path) -> Non
         )
     problems = caught.value.data["problems"]
     keys = {problem.key for problem in problems}
-    assert keys == {"storage", "init_from", "data.train[1]", "data.eval[0]"}
+    assert keys == {"storage", "init_from.path", "data.train[1]", "data.eval[0]"}
     assert all(
         "names the machine 'data'" in problem.rule and "three slashes" in problem.fix for problem in problems
     )
