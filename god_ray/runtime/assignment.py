@@ -17,8 +17,11 @@ import xxhash
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import DataError, UserError
 from god_ray.ingest.parquet import ParquetSource
+from god_ray.ingest.sources.opening import Conversion, open_source
+from god_ray.ingest.sources.progress import Say, silent
 from god_ray.plan import DataPlan
 from god_ray.spec import LoadedSpec, RunSpec
+from god_ray.spec.data import Data
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,15 @@ class Assignment:
         return replace(self, spec=spec)
 
 
-def prepare(loaded: LoadedSpec, folder: Path) -> Assignment:
-    """Open what the spec names. Raises SpecError, DataError or UserError, before anything is created."""
+def prepare(loaded: LoadedSpec, folder: Path, say: Say = silent, note: Say = silent) -> Assignment:
+    """Open what the spec names. Raises SpecError, DataError or UserError, before the run is created.
+
+    Data that are not Parquet are converted, if they have not been yet; `say` and `note` are told of it.
+    """
     spec = loaded.spec
-    train = _open(spec, spec.data.train)
-    evaluation = None if spec.data.eval is None else _open(spec, spec.data.eval)
+    place = conversion(spec.data, folder, say, note)
+    train = _open(spec, spec.data.train, place)
+    evaluation = None if spec.data.eval is None else _open(spec, spec.data.eval, place, train)
     _require_rows(spec, train, evaluation)
     spec = _decide_shuffle(spec, train)
     draft = Assignment(spec, folder, train, evaluation, 0)
@@ -68,16 +75,22 @@ def prepare(loaded: LoadedSpec, folder: Path) -> Assignment:
     return replace(draft, num_steps=steps)
 
 
-def _open(spec: RunSpec, paths: Sequence[str]) -> ParquetSource:
-    """Columns that cannot be tensors pass if a preprocess or a collate may turn them into some."""
-    if spec.data.preprocess is not None:
-        return ParquetSource.open(paths, spec.data.columns, allow_any=True)
+def conversion(data: Data, folder: Path, say: Say = silent, note: Say = silent) -> Conversion:
+    """How the run of that folder has its data converted: copies lie beside the runs."""
+    return Conversion(str(folder.parent), data.types, data.nulls, say, note)
+
+
+def _open(
+    spec: RunSpec, paths: Sequence[str], place: Conversion, like: ParquetSource | None = None
+) -> ParquetSource:
+    """Columns that cannot be tensors pass if a preprocess, a fit or a collate may turn them into some."""
+    columns, free = spec.data.columns, spec.data.preprocess is not None or bool(spec.data.fit)
     try:
-        return ParquetSource.open(paths, spec.data.columns)
+        return open_source(paths, columns, place, allow_any=free, like=like)
     except DataError:
-        if not _has_collate(spec):
+        if free or not _has_collate(spec):
             raise
-    return ParquetSource.open(paths, spec.data.columns, allow_any=True)
+    return open_source(paths, columns, place, allow_any=True, like=like)
 
 
 def _has_collate(spec: RunSpec) -> bool:

@@ -44,8 +44,8 @@ class Opened:
 def check(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Checked:
     """Look at everything. Never raises what a spec, a recipe or a data set can be blamed for."""
     try:
-        loaded, opened, faults = _look(path, overrides)
-        checked = Checked(faults)
+        checked = Checked()
+        loaded, opened, checked.faults = _look(path, overrides, checked.warnings)
         if loaded is not None:
             _look_around(loaded.spec, checked)
         if loaded is not None and not checked.faults:
@@ -58,7 +58,7 @@ def check(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Checke
 def with_all_faults(error: UserError, path: str | os.PathLike[str], overrides: Sequence[str]) -> UserError:
     """What `train` met first, with all else that is wrong with spec, recipe and data; or as it is."""
     try:
-        faults = _look(path, overrides)[2]
+        faults = _look(path, overrides, [])[2]
     finally:
         _unpin()
     if len(faults) < 2:
@@ -73,7 +73,7 @@ def _unpin() -> None:
 
 
 def _look(
-    path: str | os.PathLike[str], overrides: Sequence[str]
+    path: str | os.PathLike[str], overrides: Sequence[str], warnings: list[str]
 ) -> tuple[LoadedSpec | None, Opened, list[Fault]]:
     """Spec, recipe and data, each by itself. No spec if that has faults."""
     faults: list[Fault] = []
@@ -86,7 +86,7 @@ def _look(
     except SpecError as error:
         faults += faults_of(error)
         parts = parts_as_written(path, overrides, {fault.key for fault in faults})
-    opened, more = _open(parts)
+    opened, more = _open(parts, warnings)
     return loaded, opened, [*faults, *_placed(more, parts.places)]
 
 
@@ -116,9 +116,9 @@ def _placed(faults: Sequence[Fault], places: Mapping[str, str]) -> Iterator[Faul
             yield replace(fault, where=place, what=what)
 
 
-def _open(parts: Parts) -> tuple[Opened, list[Fault]]:
+def _open(parts: Parts, warnings: list[str]) -> tuple[Opened, list[Fault]]:
     """Build the recipe, open the data sets; and what is wrong with each."""
-    from god_ray.ingest.parquet import ParquetSource
+    from god_ray.ingest.sources.opening import Conversion, open_source
     from god_ray.loop.seeding import BUILD, seed_generators
     from god_ray.recipe import load_function, load_recipe
 
@@ -136,16 +136,22 @@ def _open(parts: Parts) -> tuple[Opened, list[Fault]]:
             faults += faults_of(error, "data.preprocess")
     # A collate may convert any column; without the recipe it is not known whether there is one.
     free = parts.preprocess is not None or opened.recipe is None or opened.recipe.collate is not None
+    place = Conversion(parts.storage, parts.types, parts.nulls, _say, warnings.append)
     for name, paths in (("train", parts.train), ("evaluation", parts.evaluation)):
         if paths is not None:
             try:
-                setattr(opened, name, ParquetSource.open(paths, parts.columns, allow_any=free))
+                source = open_source(paths, parts.columns, place, allow_any=free, like=opened.train)
+                setattr(opened, name, source)
             except GodRayError as error:
                 for fault in faults_of(error, "data.train" if name == "train" else "data.eval"):
                     wrong_name = parts.columns is not None and "no such column" in fault.what
                     faults.append(replace(fault, key="data.columns") if wrong_name else fault)
     faults += _too_few_rows(parts, opened)
     return opened, faults
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _too_few_rows(parts: Parts, opened: Opened) -> Iterator[Fault]:
