@@ -36,6 +36,11 @@ Debug = Annotated[
 ]
 
 
+def aside(text: str) -> None:
+    """What is going on, on stderr."""
+    typer.echo(text, err=True)
+
+
 def reference(folder: Path) -> str:
     """What to call the run in a command that the user may copy: its name where that is enough."""
     storage = Path(os.environ.get(STORAGE_VARIABLE) or DEFAULT_STORAGE)

@@ -7,18 +7,20 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import xxhash
 
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import DataError, UserError
+from god_ray.ingest.fitted import Fitted
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.ingest.sources.opening import Conversion, open_source
 from god_ray.ingest.sources.progress import Say, silent
+from god_ray.ingest.tasks import Fitting, Preprocess
 from god_ray.plan import DataPlan
 from god_ray.spec import LoadedSpec, RunSpec
 from god_ray.spec.data import Data
@@ -33,6 +35,9 @@ class Assignment:
     train: ParquetSource
     evaluation: ParquetSource | None
     num_steps: int
+    fitted: Fitted = field(default_factory=dict)
+    cached: bool = False
+    """The sources hold what preprocess and fit have made of the rows already."""
 
     def plan(self) -> DataPlan:
         data = self.spec.data
@@ -137,10 +142,15 @@ def pin_weights(assignment: Assignment) -> Assignment:
     return assignment.with_spec(spec.model_copy(update={"init_from": str(store.path(found.step))}))
 
 
-def load_preprocess(spec: RunSpec) -> Callable[..., Any] | None:
+def load_preprocess(assignment: Assignment) -> Preprocess | None:
+    """What is done to rows after reading them: the user's function, then what was fitted."""
     from god_ray.recipe import load_function
 
-    return None if spec.data.preprocess is None else load_function(spec.data.preprocess)
+    if assignment.cached:
+        return None
+    reference = assignment.spec.data.preprocess
+    before = None if reference is None else load_function(reference)
+    return Fitting(before, assignment.fitted) if assignment.fitted else before
 
 
 def code_fingerprint(spec: RunSpec) -> str:

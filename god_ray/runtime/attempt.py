@@ -52,7 +52,7 @@ class Attempt:
         self.assignment, self.spec = assignment, assignment.spec
         builder = load_recipe(self.spec.recipe)
         self.file, self.build_at = builder.file, builder.file.where(builder.function)
-        self.preprocess = load_preprocess(self.spec)
+        self.preprocess = load_preprocess(assignment)
         gpu = bool(self.spec.workers.gpus) and torch.cuda.is_available()
         self.device = torch.device("cuda" if gpu else "cpu")
 

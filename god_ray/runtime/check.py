@@ -22,7 +22,7 @@ from god_ray.spec import LoadedSpec, RunSpec, load
 
 if TYPE_CHECKING:
     from god_ray.ingest.parquet import ParquetSource
-    from god_ray.recipe import Recipe
+    from god_ray.recipe import Builder, Recipe
 
 
 @dataclass
@@ -36,7 +36,9 @@ class Checked:
 
 @dataclass
 class Opened:
+    builder: Builder | None = None
     recipe: Recipe | None = None
+    """None, too, if it asks for what is fitted: then it is built when that is known."""
     train: ParquetSource | None = None
     evaluation: ParquetSource | None = None
 
@@ -91,13 +93,21 @@ def _look(
 
 
 def _try(loaded: LoadedSpec, opened: Opened, checked: Checked) -> None:
+    from god_ray.loop.seeding import BUILD, seed_generators
     from god_ray.runtime import outlook
     from god_ray.runtime.assignment import prepare
+    from god_ray.runtime.equipment import equip_for_trial
     from god_ray.runtime.trial import Trial
 
-    assert opened.recipe is not None, "without faults, the recipe was built"
+    assert opened.builder is not None, "without faults, the recipe was loaded"
     try:
-        assignment = prepare(loaded, _folder(loaded.spec))
+        assignment, everything = equip_for_trial(prepare(loaded, _folder(loaded.spec)))
+        if not everything:
+            rows = loaded.spec.batch_size
+            checked.warnings.append(f"data.fit was tried on {rows} rows; the run fits it on all of them")
+        if opened.recipe is None:
+            seed_generators(BUILD, loaded.spec.seed)
+            opened.recipe = opened.builder(loaded.spec.config, assignment.fitted)
         outlook.expect(assignment, checked.facts, checked.warnings)
         Trial(assignment, opened.recipe, checked.facts, checked.warnings).run()
         outlook.after(assignment, checked.facts, checked.warnings)
@@ -126,7 +136,9 @@ def _open(parts: Parts, warnings: list[str]) -> tuple[Opened, list[Fault]]:
     if parts.recipe is not None:
         try:
             seed_generators(BUILD, parts.seed)
-            opened.recipe = load_recipe(parts.recipe)(parts.config)
+            opened.builder = load_recipe(parts.recipe)
+            if not (opened.builder.wants_fitted and parts.fit):
+                opened.recipe = opened.builder(parts.config)
         except GodRayError as error:
             faults += faults_of(error, "recipe")
     if parts.preprocess is not None:
@@ -135,7 +147,12 @@ def _open(parts: Parts, warnings: list[str]) -> tuple[Opened, list[Fault]]:
         except GodRayError as error:
             faults += faults_of(error, "data.preprocess")
     # A collate may convert any column; without the recipe it is not known whether there is one.
-    free = parts.preprocess is not None or opened.recipe is None or opened.recipe.collate is not None
+    free = (
+        parts.preprocess is not None
+        or bool(parts.fit)
+        or opened.recipe is None
+        or opened.recipe.collate is not None
+    )
     place = Conversion(parts.storage, parts.types, parts.nulls, _say, warnings.append)
     for name, paths in (("train", parts.train), ("evaluation", parts.evaluation)):
         if paths is not None:

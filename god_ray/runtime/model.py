@@ -22,8 +22,10 @@ from god_ray.checkpoint.export import export as export_weights
 from god_ray.checkpoint.state import restore_model
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import RunNotFound, UserError
+from god_ray.ingest.fitted import Fitted, to_json
 from god_ray.loop.seeding import BUILD, seed_generators
 from god_ray.recipe import load_recipe
+from god_ray.runtime import equipment
 from god_ray.runtime.best import best_step
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.spec import RunSpec
@@ -50,7 +52,7 @@ def load_model(folder: RunFolder) -> nn.Module:
         raise _nothing(folder)
     for skipped in found.skipped:
         warnings.warn(f"run {folder.name}: passed over {skipped}", stacklevel=2)
-    model = _build(spec)
+    model = _build(spec, _fitted(folder))
     restore_model(found.snapshot, model)
     return model.eval()
 
@@ -63,7 +65,9 @@ def export(folder: RunFolder, out: Path, step: int | None = None, best: bool = F
         )
     spec, store = _open(folder)
     chosen, skipped = (_best(store, spec), []) if best else _choose(folder, store, step)
-    path = export_weights(store, chosen, lambda: _build(spec), out)
+    fitted = _fitted(folder)
+    notes = {"fitted": to_json(fitted)} if fitted else {}
+    path = export_weights(store, chosen, lambda: _build(spec, fitted), out, notes)
     meta = store.meta(chosen)
     return Exported(path, chosen, str(meta["digest"]), meta.get("eval"), skipped)
 
@@ -104,11 +108,15 @@ def _open(folder: RunFolder) -> tuple[RunSpec, CheckpointStore]:
     return record.run_spec(), CheckpointStore(folder.checkpoints, 0, run=record["id"])
 
 
-def _build(spec: RunSpec) -> nn.Module:
+def _fitted(folder: RunFolder) -> Fitted:
+    return equipment.read(folder.path, folder.read().get("fitted")) or {}
+
+
+def _build(spec: RunSpec, fitted: Fitted) -> nn.Module:
     """Seeded as in the run: what a recipe draws and keeps outside the state dict is then the same, too."""
     with _generators_kept():
         seed_generators(BUILD, spec.seed)
-        return load_recipe(spec.recipe)(spec.config).model
+        return load_recipe(spec.recipe)(spec.config, fitted).model
 
 
 @contextmanager

@@ -49,14 +49,25 @@ class RunFolder:
         self.ledger, self.checkpoints, self.control = path / "ledger", path / "checkpoints", path / "control"
 
     @classmethod
-    def create(cls, storage: Path, name: str, spec_yaml: str, fields: Mapping[str, Any]) -> RunFolder:
-        """A new run, there as a whole or not at all. Raises RunExists when the name is taken."""
+    def create(
+        cls,
+        storage: Path,
+        name: str,
+        spec_yaml: str,
+        fields: Mapping[str, Any],
+        files: Mapping[str, str] | None = None,
+    ) -> RunFolder:
+        """A new run, there as a whole or not at all. Raises RunExists when the name is taken.
+
+        files: further texts by name.
+        """
         cls.require_new(storage, name)
         folder, making = cls(storage / name), cls(storage / f".{name}.{os.getpid()}.new")
         try:
             for part in (making.ledger, making.checkpoints, making.control):
                 part.mkdir(parents=True)
-            (making.path / "spec.yaml").write_text(spec_yaml)
+            for file, text in {"spec.yaml": spec_yaml, **(files or {})}.items():
+                (making.path / file).write_text(text)
             making._write({"format": record.FORMAT, "name": name, **fields})
             making.path.rename(folder.path)
         except OSError as error:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
@@ -68,10 +68,7 @@ def make(copies: Store, key: str, tables: Iterable[pa.Table], notes: list[str]) 
     """Write the copy. `notes` may be added to while `tables` is used up. Raises what `tables` raises."""
     with _storage(copies):
         parts = write_parts(tables, lambda name, fill: copies.write(f"{key}/{name}", fill))
-        there = copies.list(key)
-        sizes = {name: there[f"{key}/{name}"] for name in parts}
-        _seal(copies, key, sizes, notes)
-    return Copy(tuple(f"{copies.uri}/{key}/{name}" for name in parts), tuple(notes))
+    return seal(copies, key, parts, notes)
 
 
 def keep(copies: Store, tables: Iterable[pa.Table], notes: list[str]) -> Copy:
@@ -86,14 +83,17 @@ def keep(copies: Store, tables: Iterable[pa.Table], notes: list[str]) -> Copy:
         with _storage(copies):
             for name in names:
                 copies.write(f"{key}/{name}", partial(shutil.copyfile, Path(scratch, name)))
-            sizes = {name: Path(scratch, name).stat().st_size for name in names}
-            _seal(copies, key, sizes, notes)
+        return seal(copies, key, names, notes)
+
+
+def seal(copies: Store, key: str, names: Sequence[str], notes: Sequence[str]) -> Copy:
+    """All parts are there: from now on the copy is."""
+    with _storage(copies):
+        there = copies.list(key)
+        sizes = {name: there[f"{key}/{name}"] for name in names}
+        text = json.dumps({"format": FORMAT, "parts": sizes, "notes": list(notes)}, indent=1) + "\n"
+        copies.write(f"{key}/{MANIFEST}", lambda path: path.write_text(text))
     return Copy(tuple(f"{copies.uri}/{key}/{name}" for name in names), tuple(notes))
-
-
-def _seal(copies: Store, key: str, sizes: Mapping[str, int], notes: list[str]) -> None:
-    text = json.dumps({"format": FORMAT, "parts": sizes, "notes": notes}, indent=1) + "\n"
-    copies.write(f"{key}/{MANIFEST}", lambda path: path.write_text(text))
 
 
 def write_parts(tables: Iterable[pa.Table], write: Callable[[str, Fill], object]) -> list[str]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from god_ray.errors import DataError
 
-Say = Callable[[str], None]
+Say = Callable[[str], object]
 EVERY_S = 2.0
 
 
