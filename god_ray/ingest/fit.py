@@ -17,7 +17,16 @@ import numpy as np
 import pyarrow as pa
 
 from god_ray.errors import DataError
-from god_ray.ingest.fitted import Categories, Fitted, Scale, Statistic, Vocabulary, column_to_fit, words
+from god_ray.ingest.fitted import (
+    Categories,
+    Fitted,
+    Scale,
+    Statistic,
+    Vocabulary,
+    column_to_fit,
+    refused,
+    words,
+)
 
 MAX_CATEGORIES = 1_000_000
 Wanted = Mapping[str, Any]
@@ -47,13 +56,8 @@ def _moments(column: pa.ChunkedArray, name: str, where: str) -> tuple[int, float
     """Count, mean, sum of squared distances from it."""
     values = np.asarray(column.to_numpy(), dtype=np.float64)
     if wrong := int((~np.isfinite(values)).sum()):
-        raise DataError(
-            f"{where}: column {name} holds {wrong} values that are infinite or not numbers.",
-            "They have no mean.",
-            "replace them in data.preprocess",
-            file=where,
-            column=name,
-        )
+        what = f"column {name} holds {wrong} values that are infinite or not numbers"
+        raise refused(where, what, "They have no mean.", "replace them in data.preprocess", name)
     first = values[0]  # taken away, so that the mean of equal values is exactly theirs
     mean = first + math.fsum(values - first) / len(values)
     return len(values), mean, math.fsum((values - mean) ** 2)

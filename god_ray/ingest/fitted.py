@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from god_ray.errors import DataError
 from god_ray.ingest.columns import describe
+from god_ray.ingest.sources.copies import origin
 
 FORMAT = 1
 
@@ -103,15 +104,15 @@ def column_to_fit(table: pa.Table, name: str, kind: str, where: str) -> pa.Chunk
     fix = "correct data.fit, or make the column in data.preprocess"
     if name not in table.column_names:
         names = ", ".join(table.column_names)
-        raise _refused(where, f"data.fit names column {name}, which is not there", f"There are {names}.", fix)
+        raise refused(where, f"data.fit names column {name}, which is not there", f"There are {names}.", fix)
     column = _simple(table.column(name))
     rule, fits = _ACCEPTED[kind]
     if not fits(column.type):
         what = f"column {name} ({describe(table.schema.field(name))}) has no {kind}"
-        raise _refused(where, what, f"Wanted are {rule}.", fix, name)
+        raise refused(where, what, f"Wanted are {rule}.", fix, name)
     if column.null_count:
         what = f"column {name} holds {column.null_count} nulls, and data.fit makes {kind} of it"
-        raise _refused(where, what, "", "fill them in data.preprocess", name)
+        raise refused(where, what, "", "fill them in data.preprocess", name)
     return column
 
 
@@ -147,7 +148,7 @@ def apply_fitted(fitted: Fitted, table: pa.Table, where: str) -> pa.Table:
         try:
             new = statistic.apply(column)
         except TypeError:
-            raise _refused(
+            raise refused(
                 where,
                 f"column {name} is {column.type}, and its categories are {_typed(statistic)}",
                 "They were taken from the training set.",
@@ -155,7 +156,7 @@ def apply_fitted(fitted: Fitted, table: pa.Table, where: str) -> pa.Table:
                 name,
             ) from None
         except ValueError as error:
-            raise _refused(
+            raise refused(
                 where,
                 f"column {name} holds {error.args[0]!r}, which no row of the training set has",
                 "Each category that the training set has got a number when the run was made.",
@@ -170,8 +171,9 @@ def _typed(statistic: Statistic) -> str:
     return str(pa.array(getattr(statistic, "values", ())).type)
 
 
-def _refused(where: str, what: str, why: str, fix: str, column: str = "") -> DataError:
-    return DataError(f"{where}: {what}.", why, fix, file=where, column=column)
+def refused(where: str, what: str, why: str, fix: str, column: str = "") -> DataError:
+    file = origin(where)
+    return DataError(f"{file}: {what}.", why, fix, file=file, column=column)
 
 
 def to_json(fitted: Fitted) -> str:

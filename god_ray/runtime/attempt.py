@@ -20,6 +20,7 @@ from god_ray.recipe import load_recipe
 from god_ray.runtime import numerics
 from god_ray.runtime.assemble import build_local
 from god_ray.runtime.assignment import Assignment, load_preprocess
+from god_ray.runtime.equipment import require_tensors
 from god_ray.runtime.sample import sample
 from god_ray.sync.group import Solo
 
@@ -63,6 +64,7 @@ class Attempt:
         recipe, self.mixed = self.local.recipe, spec.precision == "bf16-mixed"
         self.runner = LeafRunner(recipe, self.local.model, spec.seed, self.device, self.mixed)
         train = self.assignment.train
+        require_tensors(self.assignment, recipe)
         self.plan, self.feed = sample(train, spec.batch_size, spec.lanes, self.preprocess, recipe.collate)
 
     def leaf(self, lane: int) -> LeafResult:

@@ -17,7 +17,9 @@ from god_ray.errors import RunNotFound
 from god_ray.ingest import whole
 from god_ray.ingest.fitted import Fitted, from_json, to_json
 from god_ray.ingest.parquet import ParquetSource
+from god_ray.ingest.sources import opening
 from god_ray.ingest.sources.progress import Say, silent
+from god_ray.recipe import Recipe
 from god_ray.runtime.assignment import Assignment, load_preprocess
 from god_ray.runtime.sample import head
 
@@ -77,6 +79,22 @@ def equip_for_trial(assignment: Assignment) -> tuple[Assignment, bool]:
 
 def _bytes(source: ParquetSource) -> int:
     return source.manifest.num_rows * source.row_bytes
+
+
+def require_tensors(assignment: Assignment, recipe: Recipe) -> None:
+    """What the footers tell of columns that nobody turns into tensors; types that passed for a fit's sake.
+
+    Raises DataError with all of them.
+    """
+    data = assignment.spec.data
+    if recipe.collate is not None or not (data.fit or assignment.cached):
+        return
+    if data.preprocess is not None and not assignment.cached:
+        return  # only it knows which columns there will be
+    for source in filter(None, (assignment.train, assignment.evaluation)):
+        columns = [name for name in source.schema.names if assignment.cached or name not in data.fit]
+        if columns:
+            opening.require_tensors(source, columns)
 
 
 def _code(assignment: Assignment) -> str:

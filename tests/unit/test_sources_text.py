@@ -248,3 +248,36 @@ def test_a_fault_of_the_copy_names_the_file_of_the_user(tmp_path: Path) -> None:
         DataError, match=rf"{tmp_path}/t\.csv: column y \(string\): this type is not a tensor"
     ):
         open_source([str(tmp_path / "t.csv")], None, Conversion(str(tmp_path / "runs")))
+
+
+def test_with_a_fit_the_other_columns_are_looked_at_before_the_run(tmp_path: Path) -> None:
+    """A null far behind the first rows, a column that nobody makes a tensor, a category of the test alone."""
+    from small_runs import project
+
+    from god_ray.runtime.check import check
+
+    spec = project(tmp_path)
+    header, rows = "x,y,k,s\n", [f"{i}.5,{i % 3},{'ab'[i % 2]},t\n" for i in range(50)]
+    (tmp_path / "recipe.py").write_text(
+        "import torch\nimport god_ray\n\n\ndef build(config, fitted):\n"
+        "    model = torch.nn.Embedding(fitted['k'].size, 1)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "    return god_ray.Recipe(model, optimizer, lambda model, batch: model(batch['k']).mean())\n"
+    )
+
+    def found(column: str, row: str, *, test_row: str = "1.5,1,a,t\n") -> list[str]:
+        (tmp_path / "train.csv").write_text(header + "".join([*rows, row]))
+        (tmp_path / "eval.csv").write_text(header + test_row * 9)
+        changes = ["data.train=train.csv", "data.eval=eval.csv", "data.fit={k: categories}"]
+        changes += [f"data.columns=[{column}]", "checkpoint.keep_best=null"]
+        return [f"{fault.where}: {fault.what}" for fault in check(spec, changes).faults]
+
+    assert found("k, x, y", "7.5,1,a,t\n") == []
+    assert found("k, x, y", ",1,a,t\n") == [
+        "train.csv, column x: double: 1 of 51 values are null, and a tensor has no null"
+    ]
+    assert found("k, s", "7.5,1,a,t\n")[0].startswith(
+        "train.csv, column s: string: this type is not a tensor"
+    )
+    wrong = found("k, x", "7.5,1,a,t\n", test_row="1.5,1,c,t\n")
+    assert wrong == [": eval.csv: column k holds 'c', which no row of the training set has."]

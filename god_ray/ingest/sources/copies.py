@@ -49,6 +49,18 @@ def key_of(made_from: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
+def origin(path: str) -> str:
+    """What the user knows: of a copy's part, the names of what that was made from; else the path."""
+    folder, _, name = path.rpartition("/")
+    if f"/{FOLDER}/" not in folder or not name.startswith("part-"):
+        return path
+    try:
+        made_from = json.loads(open_store(folder).read(MANIFEST)).get("made_from")
+    except (OSError, ValueError):  # only words are lost
+        return path
+    return made_from or path
+
+
 def find(copies: Store, key: str) -> Copy | None:
     """The copy, if it is there as a whole."""
     with _storage(copies):
@@ -64,14 +76,14 @@ def find(copies: Store, key: str) -> Copy | None:
     return Copy(tuple(f"{copies.uri}/{key}/{name}" for name in manifest["parts"]), tuple(manifest["notes"]))
 
 
-def make(copies: Store, key: str, tables: Iterable[pa.Table], notes: list[str]) -> Copy:
+def make(copies: Store, key: str, tables: Iterable[pa.Table], notes: list[str], made_from: str = "") -> Copy:
     """Write the copy. `notes` may be added to while `tables` is used up. Raises what `tables` raises."""
     with _storage(copies):
         parts = write_parts(tables, lambda name, fill: copies.write(f"{key}/{name}", fill))
-    return seal(copies, key, parts, notes)
+    return seal(copies, key, parts, notes, made_from)
 
 
-def keep(copies: Store, tables: Iterable[pa.Table], notes: list[str]) -> Copy:
+def keep(copies: Store, tables: Iterable[pa.Table], made_from: str) -> Copy:
     """A copy whose key is its content: written to scratch, then kept unless it is there already."""
     with tempfile.TemporaryDirectory(prefix="god_ray-") as scratch:
         names = write_parts(tables, lambda name, fill: fill(Path(scratch, name)))
@@ -79,19 +91,22 @@ def keep(copies: Store, tables: Iterable[pa.Table], notes: list[str]) -> Copy:
         key = key_of({"content": digests})
         found = find(copies, key)
         if found is not None:
-            return Copy(found.paths, tuple(notes))
+            return found
         with _storage(copies):
             for name in names:
                 copies.write(f"{key}/{name}", partial(shutil.copyfile, Path(scratch, name)))
-        return seal(copies, key, names, notes)
+        return seal(copies, key, names, [], made_from)
 
 
-def seal(copies: Store, key: str, names: Sequence[str], notes: Sequence[str]) -> Copy:
-    """All parts are there: from now on the copy is."""
+def seal(
+    copies: Store, key: str, names: Sequence[str], notes: Sequence[str] = (), made_from: str = ""
+) -> Copy:
+    """All parts are there: from now on the copy is. made_from: what the user calls it, for errors."""
     with _storage(copies):
         there = copies.list(key)
         sizes = {name: there[f"{key}/{name}"] for name in names}
-        text = json.dumps({"format": FORMAT, "parts": sizes, "notes": list(notes)}, indent=1) + "\n"
+        said = {"format": FORMAT, "made_from": made_from, "parts": sizes, "notes": list(notes)}
+        text = json.dumps(said, indent=1) + "\n"
         copies.write(f"{key}/{MANIFEST}", lambda path: path.write_text(text))
     return Copy(tuple(f"{copies.uri}/{key}/{name}" for name in names), tuple(notes))
 

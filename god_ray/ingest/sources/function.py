@@ -40,7 +40,7 @@ def prepared(reference: str, store: Store, say: Say) -> copies.Copy:
         with file.blame(f"{name}()"):
             returned = function()
             tables = _tables(returned, f"{file.where(function)}: {name}()", Ticker(name, 0, say, "rows", 1))
-            _made[known] = copies.keep(store, tables, [])
+            _made[known] = copies.keep(store, tables, reference)
     return _made[known]
 
 

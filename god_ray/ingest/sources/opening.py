@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -81,7 +81,7 @@ def open_source(
     try:
         return ParquetSource.open(copy.paths, columns, allow_any=allow_any)
     except DataError as error:
-        raise _of_the_user(error, paths) from error
+        raise _renamed(error, lambda _: ", ".join(paths)) from error
 
 
 def _of_function(functions: list[str], paths: Sequence[str], conversion: Conversion) -> copies.Copy:
@@ -120,7 +120,7 @@ def _of_files(
         tables = JsonLines(files, types, like is None, conversion.say).tables()
     else:
         tables = Delimited(files, kind, types, like is None, nulls, conversion.say, notes).tables()
-    return copies.make(store, key, tables, notes)
+    return copies.make(store, key, tables, notes, made_from=_named(files))
 
 
 def _known(schema: pa.Schema, kind: str) -> dict[str, pa.DataType]:
@@ -155,9 +155,21 @@ def _kind_of(path: str) -> str:
     return kind if not gzipped or kind in TEXT else "parquet"
 
 
-def _of_the_user(error: DataError, paths: Sequence[str]) -> DataError:
-    """The same faults, of what the spec names: the copy's parts are nobody's files."""
+def require_tensors(source: ParquetSource, columns: Sequence[str]) -> None:
+    """Raises DataError if some of the columns cannot be tensors: by their type, or for nulls in them."""
+    try:
+        ParquetSource.open(source.manifest.files, columns)
+    except DataError as error:
+        raise _renamed(error, copies.origin) from error
+
+
+def _renamed(error: DataError, name_of: Callable[[str], str]) -> DataError:
+    """The same faults, of what the user knows: a copy's parts are nobody's files."""
     faults = error.data.get("faults")
     if not faults:
         return error
-    return refuse(list(dict.fromkeys(replace(fault, file=", ".join(paths)) for fault in faults)))
+    return refuse(list(dict.fromkeys(replace(fault, file=name_of(fault.file)) for fault in faults)))
+
+
+def _named(files: Sequence[Found]) -> str:
+    return files[0].name if len(files) == 1 else f"{files[0].name} to {files[-1].name}"
