@@ -149,3 +149,17 @@ def test_a_run_on_a_function_goes_on_with_the_same_rows_only(tmp_path: Path) -> 
     (tmp_path / "data.py").write_text(code + ".slice(1)")
     with pytest.raises(ResumeRefused, match=r"data\.train of run f has changed\. 50 rows became 49"):
         api.resume("f", storage, debug=True)
+
+
+def test_a_hugging_face_dataset(tmp_path: Path) -> None:
+    """In its order, also after it was shuffled and selected from."""
+    datasets = pytest.importorskip("datasets")
+    make = "import datasets\nrows = datasets.Dataset.from_dict({'x': list(range(9000)), 's': ['a'] * 9000})\n"
+    table = rows_from(tmp_path, make + "return rows.shuffle(seed=1).select(range(5000))")
+    expected = datasets.Dataset.from_dict({"x": list(range(9000))}).shuffle(seed=1)["x"][:5000]
+    assert table["x"].to_pylist() == list(expected)
+    assert table["s"].unique().to_pylist() == ["a"]
+    with pytest.raises(DataError, match="a IterableDataset, which can only be gone through"):
+        rows_from(tmp_path, make + "return rows.to_iterable_dataset()")
+    with pytest.raises(DataError, match="It holds several data sets"):
+        rows_from(tmp_path, make + "return rows.train_test_split(0.5)")

@@ -22,7 +22,9 @@ _FIX = "give every item the same names, types and shapes"
 
 
 def is_map_style(returned: Any) -> bool:
-    return hasattr(returned, "__len__") and hasattr(returned, "__getitem__") and not isinstance(returned, str)
+    """Whether its rows have the numbers 0, 1, 2 ...: no dict, and no text."""
+    numbered = hasattr(returned, "__len__") and hasattr(returned, "__getitem__")
+    return numbered and not isinstance(returned, str | bytes | Mapping)
 
 
 def tables(dataset: Any, subject: str, ticker: Ticker) -> Iterator[pa.Table]:
