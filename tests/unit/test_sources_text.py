@@ -103,7 +103,7 @@ def test_texts_that_mean_null(tmp_path: Path) -> None:
     assert column(tmp_path, "1", "NA", nulls=["NA"]) == ("int64", [1, None])
     notes: list[str] = []
     assert column(tmp_path, "1", "NA", note=notes.append)[0] == "string"
-    assert notes == ["column x is text: 'NA' in row 2 is no number; 1 values are"]
+    assert notes == ["column x is text: 'NA' in row 2 is no number, as others are"]
 
 
 @pytest.mark.parametrize(

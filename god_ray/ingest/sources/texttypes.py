@@ -34,21 +34,25 @@ def convert(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """The texts as that type; an empty text is null, but for text. Raises ValueError: (index, text)."""
     if kind == pa.string():
         return texts
-    texts = _empty_is_null(texts)
+    coded = _empty_is_null(texts).dictionary_encode()  # few of them are different, mostly
+    wrong = _first_wrong(coded.dictionary, kind)
+    if wrong is not None:
+        raise ValueError(pc.index(texts, wrong).as_py(), wrong.as_py())
+    return _cast(coded.dictionary, kind).take(coded.indices)
+
+
+def _first_wrong(texts: pa.Array, kind: pa.DataType) -> pa.StringScalar | None:
+    """The first of these that is no value of the type."""
     if pa.types.is_null(kind):
-        fits = pc.is_null(texts)
-    elif (pattern := _pattern(kind)) is None:
-        fits = None
-    else:
+        return texts[0] if len(texts) else None
+    pattern = _pattern(kind)
+    if pattern is not None:
         fits = pc.match_substring_regex(texts, pattern)
-    if fits is not None and not pc.all(pc.fill_null(fits, True)).as_py():
-        at = pc.index(pc.fill_null(fits, True), False).as_py()
-        raise ValueError(at, texts[at].as_py())
-    try:
-        return _cast(texts, kind)
-    except pa.ArrowInvalid:
-        at = next(i for i in range(len(texts)) if not _casts(texts.slice(i, 1), kind))
-        raise ValueError(at, texts[at].as_py()) from None
+        if not pc.all(fits).as_py():
+            return texts[pc.index(fits, False).as_py()]
+    if _casts(texts, kind):
+        return None
+    return next(text for text in texts if not _casts(pa.array([text.as_py()]), kind))
 
 
 def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -106,29 +110,25 @@ class ColumnType:
     empty: bool = True
     whole: bool = True
     """Only whole numbers: if they are not int64s they are ids, and no floats."""
-    numbers: int = 0
+    numbers: bool = False
     stranger: tuple[int, str] | None = None
     """The first text that is no number: (row, text)."""
 
     def see(self, texts: pa.Array, first_row: int) -> None:
-        texts = _empty_is_null(texts)
-        there = texts.drop_null()
+        there = _empty_is_null(texts).unique().drop_null()
         if not len(there):
             return
         self.empty = False
-        is_number = pc.match_substring_regex(texts, _FLOAT)
-        unreal = pc.sum(pc.match_substring_regex(there, _UNREAL)).as_py()
-        self.numbers += pc.sum(is_number).as_py() - unreal
-        self.whole = self.whole and pc.all(pc.match_substring_regex(there, _INT)).as_py()
-        if self.stranger is None and not pc.all(is_number).as_py():
-            at = pc.index(is_number, False).as_py()
-            self.stranger = (first_row + at, texts[at].as_py())
+        number, unreal, whole = (pc.match_substring_regex(there, p) for p in (_FLOAT, _UNREAL, _INT))
+        self.numbers |= pc.any(pc.and_not(number, unreal)).as_py()
+        self.whole &= pc.all(whole).as_py()
+        if self.stranger is None and not pc.all(number).as_py():
+            text = there[pc.index(number, False).as_py()]
+            self.stranger = (first_row + pc.index(texts, text).as_py(), text.as_py())
         self.candidates = [name for name in self.candidates if self._fits(there, name)]
 
     def _fits(self, texts: pa.Array, name: str) -> bool:
-        try:
-            convert(texts, TYPES[name])
-        except ValueError:
+        if _first_wrong(texts, TYPES[name]) is not None:
             return False
         return name != "float64" or not _inexact(texts)
 
@@ -146,4 +146,4 @@ class ColumnType:
         if self.kind != pa.string() or not self.numbers or self.stranger is None:
             return None
         row, text = self.stranger
-        return f"column {name} is text: {text!r} in row {row + 1} is no number; {self.numbers} values are"
+        return f"column {name} is text: {text!r} in row {row + 1} is no number, as others are"
