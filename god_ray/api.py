@@ -21,6 +21,7 @@ from god_ray.errors import GodRayError, ResumeRefused, UserError
 from god_ray.monitor.newest import newest
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.spec import LoadedSpec, RunSpec, load, resolved_yaml
+from god_ray.storage.store import below
 
 if TYPE_CHECKING:
     from ray.train import Checkpoint
@@ -48,6 +49,9 @@ class Result:
     metrics: dict[str, Any]
     digest: str
     folder: Path
+    """On this machine: a working copy, if the run is kept in a store."""
+    place: str
+    """Where the run is kept: a folder, or a URI."""
     failure: GodRayError | None = None
 
     @property
@@ -57,15 +61,18 @@ class Result:
 
         from god_ray.checkpoint.store import CheckpointStore
 
-        store = CheckpointStore(RunFolder(self.folder).checkpoints, 0)
-        found = store.newest_intact()
-        return None if found is None else Checkpoint.from_directory(str(store.path(found.step)))
+        folder = RunFolder(self.place)
+        found = CheckpointStore(folder.checkpoints, 0).newest_intact()
+        if found is None:
+            return None
+        filesystem, path = folder.filesystem()
+        return Checkpoint(f"{path}/checkpoints/step-{found.step:08d}", filesystem)
 
     def load_model(self) -> nn.Module:
         """The recipe's model with the last checkpoint's weights, in evaluation mode."""
         from god_ray.runtime.model import load_model
 
-        return load_model(RunFolder(self.folder))
+        return load_model(RunFolder(self.place))
 
 
 def train(
@@ -79,9 +86,9 @@ def train(
     """Train a new run to its end. Raises UserError before anything is made; a failed run is a Result."""
     loaded = load(spec, overrides, **fields)
     name = loaded.spec.name or f"{strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    storage = Path(loaded.spec.storage)
+    storage = loaded.spec.storage
     RunFolder.require_new(storage, name)
-    assignment = _prepare(loaded, storage / name, debug)
+    assignment = _prepare(loaded, below(storage, name), debug)
     from god_ray.runtime.assignment import pin_weights
 
     assignment = pin_weights(assignment)
@@ -94,7 +101,7 @@ def train(
         return _drive(assignment, folder, size, fit, watch)
 
 
-def _create(loaded: LoadedSpec, assignment: Assignment, storage: Path, name: str) -> RunFolder:
+def _create(loaded: LoadedSpec, assignment: Assignment, storage: str, name: str) -> RunFolder:
     """The run folder with its spec and its record."""
     plan = assignment.plan()
     record = {
@@ -121,17 +128,17 @@ def resume(
     debug: bool = False,
     watch: Watch | None = None,
 ) -> Result:
-    """Go on with a stopped, failed or killed run, a name under `storage` or a path.
+    """Go on with a stopped, failed or killed run, a name under `storage`, a path or a URI.
 
     Raises RunNotFound or ResumeRefused.
     """
-    folder = RunFolder.find(run, Path(storage))
+    folder = RunFolder.find(run, os.fspath(storage))
     record = folder.read()
     if record["state"] == "SUCCEEDED":
         return _result(folder, record["state"], record["reason"], record["result"])
     loaded = load(folder.path / "spec.yaml")
     _require_same_spec(record, loaded.spec)
-    assignment = _prepare(loaded, folder.path, debug)
+    assignment = _prepare(loaded, folder.place, debug)
     _require_same_data(record, assignment)
     shuffle = record["spec"]["data"]["shuffle"]
     data = assignment.spec.data.model_copy(update={"shuffle": shuffle})
@@ -153,13 +160,13 @@ def _within_lanes(workers: int, lanes: int) -> int:
     )
 
 
-def _prepare(loaded: LoadedSpec, folder: Path, debug: bool) -> Assignment:
+def _prepare(loaded: LoadedSpec, place: str, debug: bool) -> Assignment:
     from god_ray.runtime.numerics import prepare_process
 
     prepare_process(loaded.spec)
     from god_ray.runtime.assignment import prepare
 
-    assignment = prepare(loaded, folder)
+    assignment = prepare(loaded, place)
     if debug:
         data = assignment.spec.data.model_copy(update={"reader": "direct"})
         assignment = assignment.with_spec(assignment.spec.model_copy(update={"data": data}))
@@ -256,5 +263,6 @@ def _result(
         metrics=dict(outcome.get("metrics", {})),
         digest=str(outcome.get("digest", "")),
         folder=folder.path,
+        place=folder.place,
         failure=failure,
     )

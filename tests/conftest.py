@@ -13,6 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from laws.crew import Crew
+    from s3 import Endpoint
 
 
 @pytest.fixture(scope="session")
@@ -61,3 +62,25 @@ def rows_of(quick_disk: Path) -> Callable[..., str]:
         return str(folder) if folder.exists() else write(folder, num_rows, files, group, seed)
 
     return path
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[Endpoint]:
+    """A real S3 server on loopback, for the whole session."""
+    from s3 import Endpoint
+
+    endpoint = Endpoint.start()
+    yield endpoint
+    endpoint.stop()
+
+
+@pytest.fixture
+def s3(s3_endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`s3://bucket`, new and empty, which this process and those that it starts reach through AWS_*."""
+    from s3 import NOT_OURS
+
+    for name, value in s3_endpoint.environment().items():
+        monkeypatch.setenv(name, value)
+    for name in NOT_OURS:
+        monkeypatch.delenv(name, raising=False)
+    return f"s3://{s3_endpoint.bucket()}"

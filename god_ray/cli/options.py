@@ -17,13 +17,16 @@ from typing import Annotated, TextIO, cast
 import typer
 
 STORAGE_VARIABLE = "GOD_RAY_STORAGE"
-DEFAULT_STORAGE = Path("runs")
+DEFAULT_STORAGE = "runs"
 RAYS_ERROR_THREAD = "ray_listen_error_messages"
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name below --storage, or its folder.")]
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help="The run spec, a YAML file.")]
 Storage = Annotated[
-    Path, typer.Option("--storage", envvar=STORAGE_VARIABLE, help="The folder that holds the runs.")
+    str,
+    typer.Option(
+        "--storage", envvar=STORAGE_VARIABLE, help="The folder or s3:// address that holds the runs."
+    ),
 ]
 Set = Annotated[
     list[str] | None,
@@ -36,10 +39,15 @@ Debug = Annotated[
 ]
 
 
-def reference(folder: Path) -> str:
+def reference(place: str) -> str:
     """What to call the run in a command that the user may copy: its name where that is enough."""
-    storage = Path(os.environ.get(STORAGE_VARIABLE) or DEFAULT_STORAGE)
-    if (storage / folder.name).resolve() == folder.resolve():
+    from god_ray.storage.store import below, is_remote
+
+    storage = os.environ.get(STORAGE_VARIABLE) or DEFAULT_STORAGE
+    folder = Path(place)
+    if is_remote(place):
+        return folder.name if below(storage, folder.name) == place else place
+    if Path(storage, folder.name).resolve() == folder.resolve():
         return folder.name
     path = os.path.relpath(folder)
     return str(folder) if path.startswith("..") else path

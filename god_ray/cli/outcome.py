@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -38,9 +37,7 @@ def finish(result: Result, as_json: bool) -> None:
 
 def as_plain(result: Result) -> dict[str, Any]:
     """The result under stable keys."""
-    from god_ray.runtime.run_folder import RunFolder
-
-    failure, saved = result.failure, _newest(RunFolder(result.folder).path)
+    failure, saved = result.failure, _newest(result.place)
     return {
         "name": result.name,
         "state": result.state,
@@ -48,8 +45,8 @@ def as_plain(result: Result) -> dict[str, Any]:
         "step": result.step,
         "metrics": _finite(result.metrics),
         "digest": result.digest,
-        "folder": str(result.folder),
-        "checkpoint": None if saved is None else str(saved),
+        "folder": result.place,
+        "checkpoint": saved,
         "failure": failure and {"what": failure.what, "why": failure.why, "fix": failure.fix},
     }
 
@@ -60,7 +57,7 @@ def summary(result: Result) -> Iterator[str]:
     from god_ray.cli.words import pairs
     from god_ray.monitor.words import number, printable
 
-    name = reference(result.folder)
+    name = reference(result.place)
     yield f"run {result.name} {result.state}: {printable(result.reason)}"
     if result.failure is not None:
         told = str(result.failure).splitlines()
@@ -69,10 +66,10 @@ def summary(result: Result) -> Iterator[str]:
         if key != "num_rows":
             yield f"  test {printable(key)} {number(value)}"
     facts = []
-    saved = _newest(result.folder)
+    saved = _newest(result.place)
     if result.digest:
         facts.append(("digest", f"{result.digest} after step {result.step}"))
-    facts.append(("model", "no checkpoint was written" if saved is None else str(saved)))
+    facts.append(("model", saved or "no checkpoint was written"))
     logs = result.folder / "logs"
     if result.state == "FAILED" and logs.is_dir() and any(logs.iterdir()):
         facts.append(("logs", str(logs)))
@@ -84,13 +81,14 @@ def summary(result: Result) -> Iterator[str]:
     yield from (f"  {line}" for line in pairs(facts))
 
 
-def _newest(folder: Path) -> Path | None:
+def _newest(place: str) -> str | None:
+    """The newest checkpoint of the run at `place`."""
     from god_ray.runtime.run_folder import RunFolder
     from god_ray.runtime.status import checkpoints
+    from god_ray.storage.store import below
 
-    found = RunFolder(folder)
-    step = max(checkpoints(found), default=None)
-    return None if step is None else found.checkpoints / f"step-{step:08d}"
+    step = max(checkpoints(RunFolder(place)), default=None)
+    return None if step is None else below(place, f"checkpoints/step-{step:08d}")
 
 
 def _finite(metrics: dict[str, Any]) -> dict[str, Any]:

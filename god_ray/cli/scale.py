@@ -40,7 +40,7 @@ def scale(
         raise UserError(
             f"run {folder.name} was asked to stop, and obeys at its next step boundary.",
             "One command is obeyed at a time, and a stop is not taken back.",
-            f"god-ray resume {reference(folder.path)} --workers {workers} goes on with it then.",
+            f"god-ray resume {reference(folder.place)} --workers {workers} goes on with it then.",
         )
     if now == workers and asked is None:
         typer.echo(f"run {folder.name} has that many workers already: {workers}", err=True)
@@ -69,7 +69,7 @@ def _require_live(folder: RunFolder, workers: int, record: dict[str, Any]) -> No
     from god_ray.errors import UserError
     from god_ray.runtime.run_folder import FINAL
 
-    again = f"god-ray resume {reference(folder.path)} --workers {workers}"
+    again = f"god-ray resume {reference(folder.place)} --workers {workers}"
     if record["state"] in FINAL:
         raise UserError(
             f"run {folder.name} is {record['state']}: {record['reason']}.",

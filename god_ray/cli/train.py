@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,7 +20,9 @@ def train(
     spec: Spec,
     changes: Set = None,
     name: Annotated[str | None, typer.Option(help="Name of the run; it must be new.")] = None,
-    storage: Annotated[Path | None, typer.Option(help="Folder for the run, instead of the spec's.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="Folder or s3:// address for the run, instead of the spec's.")
+    ] = None,
     workers: Annotated[
         str | None, typer.Option(metavar="N|MIN:MAX", help="Number of workers, instead of the spec's.")
     ] = None,
@@ -37,7 +38,7 @@ def train(
     from god_ray.spec import load
 
     overrides = [*(changes or ()), *_set(name=name, workers=workers)]
-    overrides += _set(storage=str(storage) if storage else _storage_of_environment(spec, overrides))
+    overrides += _set(storage=storage or _storage_of_environment(spec, overrides))
     with prints_on_stderr():
         try:
             load(spec, overrides)

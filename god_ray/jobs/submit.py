@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from god_ray.errors import UserError
 from god_ray.jobs.package import Package, pack
 from god_ray.spec import load
+from god_ray.spec.paths import absolute
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -49,7 +50,7 @@ def prepare(path: str, overrides: tuple[str, ...], default_storage: str | None, 
     assert loaded.path is not None
     storage = loaded.spec.storage
     if default_storage and loaded.origins["storage"] == "default":
-        storage = str(Path(default_storage).absolute())
+        storage = absolute(default_storage, Path.cwd())
     run = loaded.spec.name or f"{strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     package = pack(loaded, Path(storage))
     words = [python, "-m", "god_ray", "train", f"./{loaded.path.name}", "--name", run, "--storage", storage]

@@ -74,6 +74,8 @@ class Checkpoints(Protocol):
 class Control(Protocol):
     def poll(self) -> Request | None: ...
 
+    def close(self) -> None: ...
+
 
 class Reporter(Protocol):
     """Tells Ray Train about a durable checkpoint; every worker calls it for the same step."""

@@ -32,10 +32,15 @@ def segment_name(first: int, last: int) -> str:
     return f"{first:08d}-{last:08d}.jsonl"
 
 
+def segment(path: Path) -> Segment | None:
+    """What the name says; None if it is no segment's."""
+    match = _SEGMENT.fullmatch(path.name)
+    return Segment(int(match[1]), int(match[2]), path) if match else None
+
+
 def segments(folder: Path) -> list[Segment]:
     """In order of steps."""
-    matches = ((_SEGMENT.fullmatch(name), folder / name) for name in os.listdir(folder))
-    return sorted(Segment(int(m[1]), int(m[2]), path) for m, path in matches if m)
+    return sorted(found for name in os.listdir(folder) if (found := segment(folder / name)))
 
 
 def open_part(path: Path) -> BinaryIO:

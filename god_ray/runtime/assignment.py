@@ -26,7 +26,8 @@ class Assignment:
     """`spec` has no `auto` left in it; `num_steps` counts optimizer updates from the very beginning."""
 
     spec: RunSpec
-    folder: Path
+    place: str
+    """Of the run: a folder, or a URI."""
     train: ParquetSource
     evaluation: ParquetSource | None
     num_steps: int
@@ -56,14 +57,14 @@ class Assignment:
         return replace(self, spec=spec)
 
 
-def prepare(loaded: LoadedSpec, folder: Path) -> Assignment:
+def prepare(loaded: LoadedSpec, place: str) -> Assignment:
     """Open what the spec names. Raises SpecError, DataError or UserError, before anything is created."""
     spec = loaded.spec
     train = _open(spec, spec.data.train)
     evaluation = None if spec.data.eval is None else _open(spec, spec.data.eval)
     _require_rows(spec, train, evaluation)
     spec = _decide_shuffle(spec, train)
-    draft = Assignment(spec, folder, train, evaluation, 0)
+    draft = Assignment(spec, place, train, evaluation, 0)
     steps = spec.steps or spec.epochs * draft.plan().steps_per_epoch  # type: ignore[operator]
     return replace(draft, num_steps=steps)
 

@@ -18,7 +18,9 @@ from god_ray.errors import GodRayError, SpecError, UserError
 from god_ray.runtime import numerics
 from god_ray.runtime.fault import Fault, faults_of
 from god_ray.runtime.parts import Parts, parts_as_written, parts_of
+from god_ray.runtime.run_folder import RunFolder
 from god_ray.spec import LoadedSpec, RunSpec, load
+from god_ray.storage.store import below, is_remote
 
 if TYPE_CHECKING:
     from god_ray.ingest.parquet import ParquetSource
@@ -97,7 +99,7 @@ def _try(loaded: LoadedSpec, opened: Opened, checked: Checked) -> None:
 
     assert opened.recipe is not None, "without faults, the recipe was built"
     try:
-        assignment = prepare(loaded, _folder(loaded.spec))
+        assignment = prepare(loaded, below(loaded.spec.storage, loaded.spec.name or "check"))
         outlook.expect(assignment, checked.facts, checked.warnings)
         Trial(assignment, opened.recipe, checked.facts, checked.warnings).run()
         outlook.after(assignment, checked.facts, checked.warnings)
@@ -173,15 +175,11 @@ def _look_around(spec: RunSpec, checked: Checked) -> None:
         text = f"{spec.workers.max} workers of {spec.workers.cpus:g} CPUs are more than the {cores} here"
         checked.warnings.append(f"{text}; on this machine alone they would share them")
     storage = Path(spec.storage)
-    if "://" not in spec.storage:
+    if not is_remote(spec.storage):
         there = next(parent for parent in (storage, *storage.parents) if parent.exists())
         if not there.is_dir() or not os.access(there, os.W_OK):
             what = f"storage = {spec.storage} cannot be written"
             checked.faults.append(Fault("run", "", "storage", what, "", "choose another folder"))
-    if spec.name is not None and (storage / spec.name).exists():
+    if spec.name is not None and RunFolder(below(spec.storage, spec.name)).is_there():
         text = f"a run named {spec.name} is already there; train it under another --name"
         checked.warnings.append(text)
-
-
-def _folder(spec: RunSpec) -> Path:
-    return Path(spec.storage) / (spec.name or "check")

@@ -1,42 +1,50 @@
-"""Commands to a live run: one small file in the run's folder, replaced atomically.
+"""Commands to a live run: one small object in the run's folder, replaced as a whole.
 
 `send` makes a command durable (that is its acknowledgement); the leader of the run polls, all workers apply
-it at the same step boundary, the driver clears it. In: a kind and a number. Must not know Ray or torch.
+it at the same step boundary, the driver clears it. In: the store of a run's commands, a kind and a number.
+Must not know Ray or torch.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from pathlib import Path
 
-from god_ray import durable
 from god_ray.errors import RunFailed
 from god_ray.loop.request import Request
+from god_ray.storage.store import Store, is_remote, write_bytes
+
+REQUEST = "request.json"
+ASK_EVERY_S = 1.0
+
+log = logging.getLogger(__name__)
 
 
-def send(folder: Path, request: Request) -> None:
+def send(store: Store, request: Request) -> None:
     """Write the command durably; a later one replaces an earlier one that is not applied yet."""
-    folder.mkdir(exist_ok=True)
     said = json.dumps({"kind": request.kind, "workers": request.workers})
-    durable.replace(folder / "request.json", said, folder / f".request.{os.getpid()}.tmp")
+    write_bytes(store, REQUEST, said.encode())
 
 
-def clear(folder: Path, applied: Request | None = None) -> None:
+def clear(store: Store, applied: Request | None = None) -> None:
     """Forget the command: its run has ended, or it has been `applied`; one that came after that one stays."""
-    if applied is None or pending(folder) == applied:
-        (folder / "request.json").unlink(missing_ok=True)
+    if applied is None or pending(store) == applied:
+        store.remove(REQUEST)
 
 
-def pending(folder: Path) -> Request | None:
+def pending(store: Store) -> Request | None:
     """The command that was sent last, if the run has not taken it away yet."""
-    path = folder / "request.json"
-    return _read(path) if path.exists() else None
+    try:
+        return _read(store.read(REQUEST))
+    except FileNotFoundError:
+        return None
 
 
-def _read(path: Path) -> Request:
-    said = json.loads(path.read_text())
+def _read(text: bytes) -> Request:
+    said = json.loads(text)
     return Request(str(said["kind"]), int(said["workers"]))
 
 
@@ -44,13 +52,12 @@ class FileControl:
     """The leader's side: one `stat` a step. `ended`: set by a driver in this process that will not wait."""
 
     def __init__(self, folder: Path, ended: threading.Event | None = None) -> None:
-        self._path, self._ended = folder / "request.json", ended
+        self._path, self._ended = folder / REQUEST, ended
         self._seen: tuple[int, int] | None = None
 
     def poll(self) -> Request | None:
         """The command, once. Raises RunFailed when the run has been ended at once."""
-        if self._ended is not None and self._ended.is_set():
-            raise RunFailed("the run was ended at once.")
+        _require_going_on(self._ended)
         try:
             status = os.stat(self._path)
         except FileNotFoundError:
@@ -58,11 +65,56 @@ class FileControl:
         if (status.st_mtime_ns, status.st_ino) == self._seen:
             return None
         self._seen = (status.st_mtime_ns, status.st_ino)
-        return _read(self._path)
+        return _read(self._path.read_bytes())
+
+    def close(self) -> None:
+        return None
+
+
+class StoreControl:
+    """The same where asking takes long: a thread asks once a second, a step only looks what it has heard."""
+
+    def __init__(self, store: Store, ended: threading.Event | None = None) -> None:
+        self._store, self._ended = store, ended
+        self._heard: Request | None = None
+        self._seen: Request | None = None
+        self._closed = threading.Event()
+        threading.Thread(target=self._listen, name="control", daemon=True).start()
+
+    def poll(self) -> Request | None:
+        _require_going_on(self._ended)
+        heard, self._heard = self._heard, None
+        return heard
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _listen(self) -> None:
+        while not self._closed.wait(ASK_EVERY_S):
+            try:
+                asked = pending(self._store)
+            except OSError as error:
+                log.warning("commands are not heard just now: %s", error)
+                continue
+            if asked != self._seen:
+                self._seen = self._heard = asked
+
+
+def listen(store: Store, ended: threading.Event | None = None) -> FileControl | StoreControl:
+    """The leader's ear. Close it."""
+    return StoreControl(store, ended) if is_remote(store.uri) else FileControl(Path(store.uri), ended)
+
+
+def _require_going_on(ended: threading.Event | None) -> None:
+    if ended is not None and ended.is_set():
+        raise RunFailed("the run was ended at once.")
 
 
 class NoControl:
     """The other workers': they hear of commands from the leader's notes."""
 
     def poll(self) -> Request | None:
+        return None
+
+    def close(self) -> None:
         return None

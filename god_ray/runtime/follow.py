@@ -7,7 +7,6 @@ watching only.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,13 +14,17 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO, cast
 
 from god_ray.errors import GodRayError
+from god_ray.loop.request import Request
 from god_ray.monitor.ledger import Ledger
 from god_ray.monitor.newest import newest
 from god_ray.monitor.progress import Progress
+from god_ray.runtime import control
 from god_ray.runtime.run_folder import FINAL, RunFolder
-from god_ray.runtime.status import checkpoints
+from god_ray.runtime.status import checkpoints, saved_at
 
 LOOK_EVERY_S = 0.2
+ASK_EVERY_S = 2.0
+"""Where the run is in a store, each look is a few requests."""
 
 
 def watch(plain: bool = False) -> Callable[[RunFolder, int], AbstractContextManager[None]]:
@@ -55,11 +58,11 @@ class _Look:
         self.saved = max(checkpoints(folder), default=0)
         self.said: tuple[object, object] | None = None
         self.written = 0
-        self.asked: Any = None
+        self.asked: Request | None = None
 
     def until(self, ended: threading.Event) -> None:
         try:
-            while not ended.wait(LOOK_EVERY_S):
+            while not ended.wait(ASK_EVERY_S if self.folder.remote else LOOK_EVERY_S):
                 self.once()
             self.once()
         except (GodRayError, OSError) as error:
@@ -68,28 +71,22 @@ class _Look:
             self.follower.close()
 
     def once(self) -> None:
+        self.folder.refresh()
         self._state()
         for record in self.follower.records():
             self.progress.step(record)
-        saved = checkpoints(self.folder)
-        step = max(saved, default=0)
+        step = max(checkpoints(self.folder), default=0)
         if step > self.saved:
             self.saved = step
-            self.progress.checkpoint(step, saved[step])
+            self.progress.checkpoint(step, saved_at(self.folder, step))
         self._command()
 
     def _command(self) -> None:
         """Each command once, until the run has obeyed it and takes it away."""
-        try:
-            told = json.loads((self.folder.control / "request.json").read_text())
-        except FileNotFoundError:
-            told = None
+        told = control.pending(self.folder.control)
         if told != self.asked and told is not None:
-            wish = (
-                "to stop (Ctrl-C again: at once)"
-                if told["kind"] == "stop"
-                else f"for {told['workers']} workers"
-            )
+            stop = told.kind == "stop"
+            wish = "to stop (Ctrl-C again: at once)" if stop else f"for {told.workers} workers"
             self.progress.say(f"{self.folder.name} was asked {wish}; it obeys at the next step boundary")
         self.asked = told
 

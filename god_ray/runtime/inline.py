@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ from god_ray.runtime.assemble import (
 )
 from god_ray.runtime.assignment import Assignment
 from god_ray.runtime.cause import explained
-from god_ray.runtime.control import FileControl
+from god_ray.runtime.control import listen
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.writer import BackgroundCheckpoints, NoReporter
 from god_ray.sync.group import Solo
@@ -51,10 +53,12 @@ def run(
     ended: threading.Event | None = None,
 ) -> dict[str, Any]:
     """Train here until the outcome. Raises what a worker would raise, directly; RunFailed once `ended`."""
-    try:
-        return _run(assignment, folder, reporter or NoReporter(), FileControl(folder.control, ended))
-    finally:
-        numerics.unpin()
+    with closing(listen(folder.control, ended)) as control:
+        try:
+            return _run(assignment, folder, reporter or NoReporter(), control)
+        finally:
+            folder.keep_ledger()
+            numerics.unpin()
 
 
 def _run(assignment: Assignment, folder: RunFolder, reporter: Reporter, control: Control) -> dict[str, Any]:
@@ -70,7 +74,8 @@ def _run(assignment: Assignment, folder: RunFolder, reporter: Reporter, control:
     meta = {"fingerprint": fingerprint, "run": folder.name}
     with Ledger.open_writer(folder.ledger, exact=assignment.spec.determinism.mode == "bitwise") as ledger:
         require_ledger(ledger.last_step, found)
-        saves = BackgroundCheckpoints(store, assignment.spec.checkpoint, meta, ledger.sync, folder.remember)
+        keep = partial(folder.keep_ledger, ledger.sync)
+        saves = BackgroundCheckpoints(store, assignment.spec.checkpoint, meta, keep, folder.remember)
         ports = Ports(ledger, saves, control, reporter)
         loop = assemble(local, group, ports, found, generation)
         folder.move("RUNNING", f"training in one process{origin(found, ledger.last_step)}")

@@ -41,6 +41,7 @@ class Retries:
     def again(self, error: BaseException) -> bool:
         """False: this ends the run, for the reason in `failure`."""
         cause = first_cause(error)
+        self.folder.refresh()
         published = newest(self.folder.ledger)
         here = (cause.what, published["step"] if published else 0)
         self.count += 1

@@ -1,7 +1,8 @@
 """The folder of a run: its files, its record (`run.json`), its lock and its states.
 
-In: a storage folder and a name. Out: paths, an atomically replaced record, transitions that are checked
-against a table. Must not know Ray or torch, so that `status` is fast. Two drivers of one run show here: the
+In: a storage and a name. Out: an atomically replaced record, transitions that are checked against a table,
+and `path`: where the run's files are on this machine, which is the folder itself, or a working copy if that
+is in a store. Must not know Ray or torch, so that `status` is fast. Two drivers of one run show here: the
 second is refused.
 """
 
@@ -14,15 +15,18 @@ import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any, TextIO
 
 from god_ray import durable
 from god_ray.errors import Bug, RunExists, RunFailed, RunNotFound, UserError
-from god_ray.runtime import record
+from god_ray.monitor import copies
+from god_ray.runtime import lease, record, working_copy
 from god_ray.runtime.record import Record
+from god_ray.storage.local import local_path
+from god_ray.storage.store import below, is_remote, open_store
 
 DRIVER_LOCK_S = 1.0
 FINAL = ("STOPPED", "SUCCEEDED", "FAILED")
@@ -41,42 +45,56 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class RunFolder:
-    """One run below a storage folder. Reading needs no lock; `drive` holds the run for one driver."""
+    """One run in a storage. Reading needs no lock; `drive` holds the run for one driver."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = path.name
-        self.ledger, self.checkpoints, self.control = path / "ledger", path / "checkpoints", path / "control"
+    def __init__(self, place: str | Path) -> None:
+        self.place = str(place)
+        self.remote = is_remote(self.place)
+        self.path = working_copy.folder(self.place) if self.remote else Path(place)
+        self.name = self.path.name
+        self.ledger, self.checkpoints = self.path / "ledger", self.path / "checkpoints"
+        self.store = open_store(self.place)
+        self.control = open_store(below(self.place, "control"))
+        self.checkpoint_store = open_store(below(self.place, "checkpoints"))
 
     @classmethod
-    def create(cls, storage: Path, name: str, spec_yaml: str, fields: Mapping[str, Any]) -> RunFolder:
+    def create(cls, storage: str | Path, name: str, spec_yaml: str, fields: Mapping[str, Any]) -> RunFolder:
         """A new run, there as a whole or not at all. Raises RunExists when the name is taken."""
         cls.require_new(storage, name)
-        folder, making = cls(storage / name), cls(storage / f".{name}.{os.getpid()}.new")
+        folder = cls(below(str(storage), name))
+        making = folder.path.with_name(f".{name}.{os.getpid()}.new")
+        text = _text({"format": record.FORMAT, "name": name, **fields})
         try:
-            for part in (making.ledger, making.checkpoints, making.control):
-                part.mkdir(parents=True)
-            (making.path / "spec.yaml").write_text(spec_yaml)
-            making._write({"format": record.FORMAT, "name": name, **fields})
-            making.path.rename(folder.path)
+            for part in ("ledger", "checkpoints", "control"):
+                (making / part).mkdir(parents=True)
+            (making / "spec.yaml").write_text(spec_yaml)
+            durable.replace(making / "run.json", text, making / ".run.json.tmp")
+            if folder.remote:
+                shutil.rmtree(folder.path, ignore_errors=True)  # of a run that is gone from the store
+            making.rename(folder.path)
+            if folder.remote:
+                working_copy.push(folder.path, folder.store, ("spec.yaml", "run.json"))
         except OSError as error:
-            shutil.rmtree(making.path, ignore_errors=True)
+            shutil.rmtree(making, ignore_errors=True)
             cls.require_new(storage, name)  # another process was faster; a rename never replaces files
             raise UserError(
-                f"{folder.path} cannot be created: {error.strerror}.", "", "choose another --storage."
+                f"{folder.place} cannot be created: {error.strerror or error}.",
+                "",
+                "choose another --storage.",
             ) from error
         return folder
 
     @classmethod
-    def require_new(cls, storage: Path, name: str) -> None:
+    def require_new(cls, storage: str | Path, name: str) -> None:
         """Raises UserError if a run cannot have this name, RunExists if one has it."""
-        if not NAME.fullmatch(name) or ".." in name:
+        if not _is_name(name):
             raise UserError(
                 f"run name {name!r} cannot be a folder name.",
                 "Letters, digits, dot, dash and underscore are allowed, at most 100 of them.",
                 "choose another --name.",
             )
-        if (storage / name).exists():
+        folder = cls(below(str(storage), name))
+        if folder.is_there() if folder.remote else folder.path.exists():
             raise RunExists(
                 f"run {name!r} exists already in {storage}.",
                 "A run is never started twice under one name.",
@@ -84,20 +102,63 @@ class RunFolder:
             )
 
     @classmethod
-    def find(cls, run: str, storage: Path) -> RunFolder:
-        """`run` is a name under `storage` or a path. Raises RunNotFound with the names there are."""
-        for path in (storage / run, Path(run).expanduser()):
-            if (path / "run.json").is_file():
-                return cls(path.resolve())
-        there = sorted(p.parent.name for p in storage.glob("[!.]*/run.json"))
+    def find(cls, run: str, storage: str | Path) -> RunFolder:
+        """`run` is a name under `storage`, or a place. Raises RunNotFound with the names there are."""
+        for place in _places(run, str(storage)):
+            folder = cls(place)
+            if folder.is_there():
+                folder.refresh()
+                return folder
+        there = [name for name in run_names(storage) if "/" not in name]
         raise RunNotFound(
             f"no run {run!r} in {storage}.",
             f"There are: {', '.join(there)}." if there else "There are no runs there.",
             "name one with god-ray ls, or give --storage.",
         )
 
+    def is_there(self) -> bool:
+        """Whether the run has a record. Raises UserError if the storage cannot be asked."""
+        if not self.remote:
+            return (self.path / "run.json").is_file()
+        with _reading(self.place), suppress(FileNotFoundError):
+            return bool(self.store.read("run.json"))
+        return False
+
+    def refresh(self) -> None:
+        """Have in `path` what other machines have written down of a run in a store."""
+        if self.remote:
+            with _reading(self.place):
+                working_copy.pull(self.path, self.store)
+                copies.pull(self.ledger, self.store)
+
+    def filesystem(self) -> tuple[Any, str]:
+        """Where it is kept, as Ray wants it: (pyarrow's file system, None for this machine's; path)."""
+        if not self.remote:
+            return None, str(self.path)
+        from god_ray.storage.remote import connect
+
+        return connect(self.place)
+
+    def keep_ledger(self, sync: Callable[[], None] = lambda: None) -> None:
+        """All lines that were published on this machine are durable where the run is kept."""
+        sync()
+        if not self.remote:
+            return
+        try:
+            copies.push(self.ledger, self.store)
+        except OSError as error:
+            raise RunFailed(
+                f"the ledger of run {self.name} could not be kept",
+                str(error),
+                "look at the storage, then resume: lines since the last checkpoint are on this machine only",
+                final=True,
+            ) from error
+
     def read(self) -> Record:
         """The record. Raises RunNotFound when it is damaged."""
+        if self.remote:
+            with _reading(self.place):
+                working_copy.pull(self.path, self.store, ("run.json",))
         return record.read(self.path / "run.json", _MOVES)
 
     def update(self, **fields: Any) -> dict[str, Any]:
@@ -107,7 +168,7 @@ class RunFolder:
     def _change(self, fields_after: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         try:
             with _locked(self.path / ".record.lock"):
-                now = dict(self.read()) if (self.path / "run.json").exists() else {"format": record.FORMAT}
+                now = dict(self.read()) if self.is_there() else {"format": record.FORMAT}
                 now |= fields_after(now)
                 self._write(now)
         except OSError as error:
@@ -121,8 +182,9 @@ class RunFolder:
 
     def _write(self, fields: Mapping[str, Any]) -> None:
         """As a whole or not at all, and durably."""
-        text = json.dumps(fields, indent=1) + "\n"
-        durable.replace(self.path / "run.json", text, self.path / ".run.json.tmp")
+        durable.replace(self.path / "run.json", _text(fields), self.path / ".run.json.tmp")
+        if self.remote:
+            working_copy.push(self.path, self.store, ("run.json",))
 
     def remember(self, step: int) -> None:
         """The checkpoint of `step` is durable: a run that has one never starts from scratch."""
@@ -166,10 +228,13 @@ class RunFolder:
             file.truncate(0)
             file.write(f"pid {os.getpid()} on {socket.gethostname()}")
             file.flush()
-            yield
+            with lease.held(self.store, self.name) if self.remote else nullcontext():
+                yield
 
     def is_driven(self) -> bool:
-        """True while some process on this machine holds the run."""
+        """True while some process on this machine holds the run, or on any if the run is in a store."""
+        if self.remote:
+            return lease.holder(self.store) != ""
         try:
             with (self.path / ".driver.lock").open("r") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -178,6 +243,48 @@ class RunFolder:
         except BlockingIOError:
             return True
         return False
+
+
+def run_names(storage: str | Path) -> list[str]:
+    """Of every run in the storage; those of a sweep's trials are `sweep/trial`."""
+    if is_remote(str(storage)):
+        with _reading(str(storage)):
+            files = [name.split("/") for name in open_store(str(storage)).list()]
+        runs = (parts for *parts, file in files if file == "run.json" and len(parts) in (1, 2))
+        return sorted("/".join(parts) for parts in runs if all(map(_is_name, parts)))
+    root = local_path(str(storage)).expanduser()
+    records = (*root.glob("[!.]*/run.json"), *root.glob("[!.]*/[!.]*/run.json"))
+    return sorted(str(path.parent.relative_to(root)) for path in records)
+
+
+def _places(run: str, storage: str) -> list[str | Path]:
+    """Where a run of this name may be."""
+    if is_remote(run):
+        return [run]
+    own = Path(run).expanduser().resolve()
+    if not is_remote(storage):
+        return [(local_path(storage).expanduser() / run).resolve(), own]
+    return [below(storage, run), own] if all(map(_is_name, run.split("/"))) else [own]
+
+
+def _is_name(text: str) -> bool:
+    return NAME.fullmatch(text) is not None and ".." not in text
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, indent=1) + "\n"
+
+
+@contextmanager
+def _reading(place: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{place} cannot be read: {error.strerror or error}.",
+            "",
+            "look at the storage's address, credentials and network.",
+        ) from error
 
 
 def _takes(file: TextIO) -> bool:

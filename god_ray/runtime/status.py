@@ -7,17 +7,20 @@ part of the ledger that cannot be read as RunFailed (`facts`); both as a line of
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from time import time
 from typing import Any
 
 from god_ray.errors import RunFailed, RunNotFound
 from god_ray.monitor.newest import newest
-from god_ray.runtime.run_folder import FINAL, RunFolder
+from god_ray.runtime.run_folder import FINAL, RunFolder, run_names
+from god_ray.storage.store import below
 
 UNREADABLE = "UNREADABLE"
 """In a listing, in place of a state: the run's record is damaged, and `reason` says how."""
-_CHECKPOINT = re.compile(r"step-(\d{8,})")
+_CHECKPOINT = re.compile(r"step-(\d{8,})/manifest\.json")
 
 
 def facts(folder: RunFolder) -> dict[str, Any]:
@@ -44,31 +47,33 @@ def facts(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def listing(storage: Path) -> list[dict[str, Any]]:
+def listing(storage: str | Path) -> list[dict[str, Any]]:
     """One summary per run below `storage`, a sweep's trials too, the one started last at the end."""
     found = []
-    for path in sorted([*storage.glob("[!.]*/run.json"), *storage.glob("[!.]*/[!.]*/run.json")]):
-        folder = RunFolder(path.parent)
+    for name in run_names(storage):
+        folder = RunFolder(below(str(storage), name))
+        folder.refresh()
         try:
             summary = _summary(folder, folder.read(), newest(folder.ledger))
         except (RunNotFound, RunFailed) as error:
             summary = _summary(folder, {"state": UNREADABLE, "reason": error.what}, None)
-        found.append(summary | {"name": str(path.parent.relative_to(storage))})
+        found.append(summary | {"name": name})
     return sorted(found, key=lambda summary: (summary["started_at"] or 0, summary["name"]))
 
 
-def checkpoints(folder: RunFolder) -> dict[int, float]:
-    """Step -> unix second at which it became durable, of every complete checkpoint."""
-    found = {}
-    if folder.checkpoints.is_dir():
-        for path in folder.checkpoints.iterdir():
-            match = _CHECKPOINT.fullmatch(path.name)
-            try:
-                if match:
-                    found[int(match[1])] = (path / "manifest.json").stat().st_mtime
-            except (FileNotFoundError, NotADirectoryError):
-                continue  # removed this moment, without the manifest that makes it one, or no folder at all
-    return found
+def checkpoints(folder: RunFolder) -> list[int]:
+    """The steps of all complete checkpoints: those that have a manifest."""
+    matches = map(_CHECKPOINT.fullmatch, folder.checkpoint_store.list())
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def saved_at(folder: RunFolder, step: int) -> float:
+    """Unix second at which it became durable; now, if it has been removed this moment."""
+    try:
+        told = json.loads(folder.checkpoint_store.read(f"step-{step:08d}/manifest.json"))
+    except FileNotFoundError:
+        return time()
+    return float(told["content"]["written_at"])
 
 
 def _summary(folder: RunFolder, record: dict[str, Any], last: dict[str, Any] | None) -> dict[str, Any]:
@@ -89,5 +94,5 @@ def _summary(folder: RunFolder, record: dict[str, Any], last: dict[str, Any] | N
         "num_workers": last.get("num_workers") if last else None,
         "started_at": record.get("started_at"),
         "ended_at": record.get("ended_at"),
-        "folder": str(folder.path),
+        "folder": folder.place,
     }

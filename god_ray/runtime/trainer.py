@@ -37,7 +37,8 @@ def fit(
         folder.move("WAITING", missing)
     # The run folder is Ray's experiment folder too, since Ray takes only checkpoints inside it. Ray's list of
     # checkpoints is made anew in each attempt: the store decides what is kept, and what is intact.
-    (folder.path / RAY_CHECKPOINT_LIST).unlink(missing_ok=True)
+    folder.store.remove(RAY_CHECKPOINT_LIST)
+    filesystem, path = folder.filesystem()
     gpu = spec.workers.gpus > 0
     resources = {"CPU": spec.workers.cpus} | ({"GPU": spec.workers.gpus} if gpu else {})
     retries = Retries(folder, spec.failures.max, lambda: missing_room(spec, workers))
@@ -51,7 +52,8 @@ def fit(
         torch_config=TorchConfig(backend="nccl" if gpu else "gloo", timeout_s=GROUP_TIMEOUT_S),
         run_config=RunConfig(
             name=folder.name,
-            storage_path=str(folder.path.parent),
+            storage_path=path.rpartition("/")[0],
+            storage_filesystem=filesystem,
             failure_config=FailureConfig(max_failures=-1),  # `retries` is asked
             checkpoint_config=CheckpointConfig(num_to_keep=None),
             worker_runtime_env={"env_vars": connection.variables} if connection.variables else None,
@@ -72,7 +74,7 @@ def fit(
 def _written_down(folder: RunFolder) -> Iterator[None]:
     """What Ray Train's controller has to say goes to the run's logs, as the workers' words do."""
     logs = folder.path / "logs"
-    logs.mkdir(exist_ok=True)
+    logs.mkdir(parents=True, exist_ok=True)
     logger, handler = logging.getLogger("ray.train"), logging.FileHandler(logs / "controller.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     before = logger.level, logger.propagate

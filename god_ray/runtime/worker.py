@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict
+from functools import partial
 from time import time
 from typing import Any
 
@@ -25,7 +26,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from god_ray import errors
 from god_ray.checkpoint.store import CheckpointStore
-from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError
+from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError, UserError
 from god_ray.monitor.ledger import Ledger
 from god_ray.plan import worker_lanes
 from god_ray.runtime.assemble import (
@@ -42,8 +43,9 @@ from god_ray.runtime.assemble import (
 )
 from god_ray.runtime.assignment import Assignment
 from god_ray.runtime.cause import explained
-from god_ray.runtime.control import FileControl, NoControl
+from god_ray.runtime.control import NoControl, listen
 from god_ray.runtime.run_folder import RunFolder
+from god_ray.runtime.shared import require_shared
 from god_ray.runtime.writer import BackgroundCheckpoints, NoCheckpoints, NoJournal
 from god_ray.sync.group import Group, TorchGroup
 
@@ -53,14 +55,15 @@ AGREED = (AuditMismatch, FingerprintMismatch)
 class RayReporter:
     """A durable checkpoint becomes a Ray checkpoint, in place; a barrier over all workers."""
 
-    def __init__(self, store: CheckpointStore, leader: bool) -> None:
-        self.store, self.leader = store, leader
+    def __init__(self, leader: bool) -> None:
+        self.leader = leader
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
-        checkpoint = Checkpoint.from_directory(str(self.store.path(step))) if self.leader else None
+        storage = ray.train.get_context().get_storage()
+        path = f"{storage.experiment_fs_path}/checkpoints/step-{step:08d}"
         ray.train.report(
             {"step": step, **metrics},
-            checkpoint=checkpoint,
+            checkpoint=Checkpoint(path, storage.storage_filesystem) if self.leader else None,
             checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
         )
 
@@ -70,7 +73,11 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     assignment: Assignment = config["assignment"]
     device = ray.train.torch.get_device()
     group = TorchGroup(device)
-    folder = RunFolder(assignment.folder)
+    folder = RunFolder(assignment.place)
+    try:
+        require_shared(folder.store, group)
+    except UserError as error:  # which all workers raise alike
+        return {"failure": error}
     with _written_down(folder, group.rank):
         try:
             local = _build_together(assignment, device, group)
@@ -111,7 +118,7 @@ def _build_together(assignment: Assignment, device: torch.device, group: Group) 
 def _written_down(folder: RunFolder, rank: int) -> Iterator[None]:
     """What the recipe prints goes to the run's logs, one file a worker."""
     logs = folder.path / "logs"
-    logs.mkdir(exist_ok=True)
+    logs.mkdir(parents=True, exist_ok=True)
     logging.getLogger("ray.train").setLevel(logging.WARNING)
     with (
         (logs / f"worker-{rank}.log").open("a", buffering=1) as file,
@@ -142,22 +149,27 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
         return asdict(outcome)
     finally:
         ports.journal.close()
+        ports.control.close()
+        if group.rank == 0:
+            folder.keep_ledger()
 
 
 def _ports(
     local: Local, folder: RunFolder, store: CheckpointStore, leader: bool, fingerprint: dict[str, str]
 ) -> Ports:
     """The leader's are real; the others hear from it in its notes."""
-    reporter = RayReporter(store, leader)
+    reporter = RayReporter(leader)
     if not leader:
         return Ports(NoJournal(), NoCheckpoints(), NoControl(), reporter)
     spec = local.assignment.spec
     meta = {"fingerprint": fingerprint, "run": folder.name}
+    folder.refresh()  # another machine may have led before
     ledger = Ledger.open_writer(folder.ledger, exact=spec.determinism.mode == "bitwise")
+    keep = partial(folder.keep_ledger, ledger.sync)
     return Ports(
         ledger,
-        BackgroundCheckpoints(store, spec.checkpoint, meta, ledger.sync, folder.remember),
-        FileControl(folder.control),
+        BackgroundCheckpoints(store, spec.checkpoint, meta, keep, folder.remember),
+        listen(folder.control),
         reporter,
     )
 

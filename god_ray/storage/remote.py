@@ -14,10 +14,16 @@ from pathlib import Path
 from pyarrow import fs
 
 
+def connect(uri: str) -> tuple[fs.FileSystem, str]:
+    """The file system that a URI names, and the path in it."""
+    filesystem, path = fs.FileSystem.from_uri(uri)
+    return filesystem, path.rstrip("/")
+
+
 class RemoteStore:
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
-        self._filesystem, self._root = fs.FileSystem.from_uri(self.uri)
+        self._filesystem, self._root = connect(self.uri)
 
     def write(self, name: str, fill: Callable[[Path], object]) -> None:
         with tempfile.TemporaryDirectory() as scratch:

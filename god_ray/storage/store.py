@@ -54,6 +54,17 @@ def is_remote(place: str) -> bool:
     return "://" in place and not place.startswith("file://")
 
 
+def below(place: str, name: str) -> str:
+    """The place of `name` inside `place`; the options of a URI stay where they are."""
+    path, mark, options = place.partition("?") if is_remote(place) else (place, "", "")
+    return f"{path.rstrip('/')}/{name}{mark}{options}"
+
+
+def write_bytes(store: Store, name: str, content: bytes) -> None:
+    """A small object."""
+    store.write(name, lambda path: path.write_bytes(content))
+
+
 def open_store(place: str) -> Store:
     """The store at an absolute path, a `file://` URI or a URI that pyarrow.fs knows (s3, gs, abfs).
 

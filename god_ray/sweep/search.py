@@ -18,6 +18,8 @@ from god_ray.errors import GodRayError, RunExists, RunFailed, UserError
 from god_ray.runtime.cluster import connecting, require_room
 from god_ray.runtime.numerics import prepare_process
 from god_ray.spec import RunSpec, Sweep, load
+from god_ray.spec.paths import absolute
+from god_ray.storage.store import is_remote
 from god_ray.sweep.ranking import Row, ranked
 
 Say = Callable[[str], object]
@@ -56,7 +58,13 @@ def run(spec: str, overrides: tuple[str, ...], default_storage: str | None, say:
     sweep = _sweep_of(loaded.spec, spec)
     storage = loaded.spec.storage
     if default_storage and loaded.origins["storage"] == "default":
-        storage = str(Path(default_storage).absolute())
+        storage = absolute(default_storage, Path.cwd())
+    if is_remote(storage):
+        raise UserError(
+            f"storage = {storage} cannot hold a sweep.",
+            "Ray Tune's own files and the trials lie in a folder that all nodes share.",
+            "give a folder as --storage.",
+        )
     name = loaded.spec.name or f"sweep-{strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     folder = Path(storage) / name
     order = {
@@ -74,7 +82,7 @@ def run(spec: str, overrides: tuple[str, ...], default_storage: str | None, say:
         from god_ray.runtime.assignment import prepare
         from god_ray.runtime.attempt import try_leaf
 
-        try_leaf(prepare(loaded, folder))
+        try_leaf(prepare(loaded, str(folder)))
         require_room(one, 1, grows=not connection().fixed)
         _create(folder)
         from god_ray.sweep.tuning import search

@@ -7,13 +7,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import ray
 import torch
+from waiting import DEADLINE_S, until
 
 from god_ray.errors import DataError, RecipeError
 from god_ray.ingest import ahead, memory_feed, raydata
@@ -26,14 +27,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from ingest_data import check_leaf, check_steps, plan_of, weighing, write
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
-DEADLINE_S = 60.0
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s until {what}"
-        threading.Event().wait(0.02)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ import pytest
 import small_project
 from small_project import god_ray, record
 
+from god_ray.loop.request import Request
+from god_ray.runtime import control
 from god_ray.runtime.run_folder import RunFolder
 
 
@@ -125,7 +127,7 @@ print(*(name for name in ("ray", "torch", "pyarrow", "numpy") if name in sys.mod
         command = [sys.executable, "-c", code, str(folder.path)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
-    assert json.loads((folder.control / "request.json").read_text()) == {"kind": "resize", "workers": 3}
+    assert control.pending(folder.control) == Request("resize", 3)
 
 
 def stand_in(storage: Path, state: str) -> RunFolder:

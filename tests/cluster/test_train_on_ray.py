@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
@@ -23,6 +22,7 @@ import pytest
 import ray.train
 from laws.crew import DEBUG, TESTS, Crew, happened, ledger
 from ruamel.yaml import YAML
+from waiting import DEADLINE_S, until
 
 from god_ray import api
 from god_ray.api import Result
@@ -34,16 +34,8 @@ from god_ray.runtime import control
 from god_ray.runtime.run_folder import RunFolder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
-DEADLINE_S = 90.0
 ROWS, BATCH, EPOCHS = 70, 16, 4
 _names = count()
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s until {what}"
-        threading.Event().wait(0.02)
 
 
 class Gates:

@@ -257,7 +257,7 @@ def test_an_export_loads_into_the_plain_model(god_ray_here, finished_run: RunFol
     assert f"step {STEPS}" in err
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    model = Result("done", "SUCCEEDED", "", STEPS, {}, "", finished_run.path).load_model()
+    model = Result("done", "SUCCEEDED", "", STEPS, {}, "", finished_run.path, finished_run.place).load_model()
     assert torch.equal(before, torch.get_rng_state()), "the caller's generators are left alone"
     assert not model.training
     weights = load_file(target)
@@ -355,8 +355,8 @@ def test_watching_never_harms_the_run(small_run: RunFolder, capsys: pytest.Captu
 
 def test_a_run_is_referred_to_by_what_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert options.reference(tmp_path / "runs" / "a") == "a"
-    assert options.reference(tmp_path / "other" / "a") == "other/a"
-    assert options.reference(tmp_path.parent / "a") == str(tmp_path.parent / "a")
+    assert options.reference(str(tmp_path / "runs" / "a")) == "a"
+    assert options.reference(str(tmp_path / "other" / "a")) == "other/a"
+    assert options.reference(str(tmp_path.parent / "a")) == str(tmp_path.parent / "a")
     monkeypatch.setenv(options.STORAGE_VARIABLE, str(tmp_path / "other"))
-    assert options.reference(tmp_path / "other" / "a") == "a"
+    assert options.reference(str(tmp_path / "other" / "a")) == "a"

@@ -18,6 +18,7 @@ from god_ray.loop.request import Request
 from god_ray.monitor.ledger import Ledger
 from god_ray.runtime import control, inline
 from god_ray.runtime.run_folder import RunFolder
+from god_ray.storage.local import LocalStore
 
 CONSTANT = {"config": {"lr": 0.0}, "stop_when": {"metric": "accuracy", "mode": "max", "patience": 1}}
 
@@ -89,12 +90,13 @@ def test_a_run_to_start_from_means_its_newest_checkpoint_of_today(tmp_path: Path
 
 
 def test_only_the_command_that_was_applied_is_forgotten(tmp_path: Path) -> None:
-    control.send(tmp_path, Request("stop"))
-    control.clear(tmp_path, Request("resize", 3))
-    assert control.FileControl(tmp_path).poll() == Request("stop")
-    control.clear(tmp_path, Request("stop"))
-    control.clear(tmp_path, Request("stop"))
-    assert control.FileControl(tmp_path).poll() is None
+    commands = LocalStore(tmp_path)
+    control.send(commands, Request("stop"))
+    control.clear(commands, Request("resize", 3))
+    assert control.listen(commands).poll() == Request("stop")
+    control.clear(commands, Request("stop"))
+    control.clear(commands, Request("stop"))
+    assert control.listen(commands).poll() is None
 
 
 def test_a_damaged_checkpoint_is_named_while_the_run_goes_on(

@@ -1,0 +1,88 @@
+"""Who leads a run that no file lock can guard, because its folder is in a store.
+
+In: the run's store. Out: `held`, for the one driver; `holder`, for everybody else. A lease is renewed while
+its driver lives and is over `LASTS_S` after the last renewal. Clocks may differ by a few seconds. A second
+driver shows as UserError, a store that fails as its OSError.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import time
+
+from god_ray.errors import UserError
+from god_ray.storage.store import Store, write_bytes
+
+NAME = "driver.json"
+RENEW_S = 10.0
+LASTS_S = 45.0
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def held(store: Store, run: str) -> Iterator[None]:
+    """Raises UserError if another driver holds the run."""
+    other = holder(store)
+    if other:
+        raise UserError(
+            f"run {run} is being driven by {other}.",
+            "One process leads a run at a time.",
+            f"wait for it, or stop it with Ctrl-C there; if it is dead, try again in {LASTS_S:g} s.",
+        )
+    _write(store)
+    released = threading.Event()
+    thread = threading.Thread(target=_renew, args=(store, released), name="lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        released.set()
+        thread.join()
+        try:
+            store.remove(NAME)
+        except OSError as error:  # how the run ended is more than this; the lease ends by itself
+            log.warning("the lease of run %s could not be given back: %s", run, error)
+
+
+def holder(store: Store) -> str:
+    """In words; "" if nobody leads the run."""
+    try:
+        said = json.loads(store.read(NAME))
+    except FileNotFoundError:
+        return ""
+    if time() - said["at"] > LASTS_S or _gone(said):
+        return ""
+    return f"pid {said['pid']} on {said['host']}"
+
+
+def _gone(said: dict[str, object]) -> bool:
+    """A driver of this machine that died without a word need not be waited for."""
+    if said["host"] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(str(said["pid"])), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # alive, another user's
+        return False
+    return False
+
+
+def _renew(store: Store, released: threading.Event) -> None:
+    while not released.wait(RENEW_S):
+        try:
+            _write(store)
+        except OSError as error:
+            log.warning("the lease of the run could not be renewed: %s", error)
+
+
+def _write(store: Store) -> None:
+    said = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "at": time()})
+    write_bytes(store, NAME, said.encode())

@@ -1,0 +1,140 @@
+"""A run that is kept in a bucket: its record, its driver's lease and its commands, seen from two machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from god_ray.errors import RunExists, RunNotFound, UserError
+from god_ray.loop.request import Request
+from god_ray.runtime import control, lease
+from god_ray.runtime.run_folder import RunFolder, run_names
+from god_ray.runtime.status import listing
+from god_ray.storage.store import write_bytes
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
+    """`machine("b")`: from here on this process has the disk of machine b."""
+
+    def change(name: str) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+
+    change("a")
+    return change
+
+
+def made(storage: str, name: str = "demo") -> RunFolder:
+    return RunFolder.create(storage, name, "epochs: 1\n", {"state": "QUEUED", "reason": "created", "id": "1"})
+
+
+def test_a_run_is_made_found_and_changed_from_two_machines(s3: str, machine: object) -> None:
+    storage = f"{s3}/runs"
+    here = made(storage)
+    assert list(here.store.list()) == ["run.json", "spec.yaml"]
+    machine("b")
+    there = RunFolder.find("demo", storage)
+    assert (there.path / "spec.yaml").read_text() == "epochs: 1\n"
+    assert there.path != here.path
+    there.move("STARTING", "from b")
+    there.update(generation=3)
+    assert here.read()["reason"] == "from b"
+    here.update(num_steps=9)
+    assert (there.read()["generation"], there.read()["num_steps"]) == (3, 9)
+    assert RunFolder.find(f"{storage}/demo", "runs").read()["generation"] == 3
+
+
+def test_a_name_is_taken_once_and_a_wrong_one_is_told_the_others(s3: str, machine: object) -> None:
+    made(s3)
+    made(s3, "other")
+    machine("b")
+    with pytest.raises(RunExists):
+        RunFolder.require_new(s3, "demo")
+    with pytest.raises(RunExists):
+        made(s3)
+    with pytest.raises(RunNotFound, match=r"no run 'dmo'.*\n.*demo, other"):
+        RunFolder.find("dmo", s3)
+    with pytest.raises(RunNotFound):
+        RunFolder.find("../demo", f"{s3}/x")
+
+
+def test_runs_are_listed_with_their_driver(s3: str, machine: object) -> None:
+    run = made(s3)
+    made(f"{s3}/sweep", "trial-1")
+    write_bytes(run.store, "checkpoints/step-00000001/manifest.json", b"{}")
+    assert run_names(s3) == ["demo", "sweep/trial-1"]
+    with run.drive():
+        machine("b")
+        rows = {row["name"]: row for row in listing(s3)}
+    assert {name: row["driven"] for name, row in rows.items()} == {"demo": True, "sweep/trial-1": False}
+    assert rows["demo"]["folder"] == f"{s3}/demo"
+    assert listing(s3)[0]["driven"] is False
+
+
+def test_a_second_driver_is_refused_on_every_machine(s3: str, machine: object) -> None:
+    made(s3)
+    run = RunFolder.find("demo", s3)
+    with run.drive():
+        assert run.is_driven()
+        machine("b")
+        with (
+            pytest.raises(UserError, match=f"driven by pid {os.getpid()} on "),
+            RunFolder.find("demo", s3).drive(),
+        ):
+            pytest.fail("two drivers")
+    assert not run.is_driven()
+    with RunFolder.find("demo", s3).drive():
+        assert run.is_driven()
+
+
+def test_a_lease_outlives_a_driver_elsewhere_for_a_while_and_one_here_not_at_all(
+    s3: str, machine: object
+) -> None:
+    run = made(s3)
+    here = {"pid": 1, "host": "elsewhere"}
+    write_bytes(run.store, lease.NAME, json.dumps(here | {"at": 4e9}).encode())
+    assert lease.holder(run.store) == "pid 1 on elsewhere"
+    write_bytes(run.store, lease.NAME, json.dumps(here | {"at": 1e9}).encode())
+    assert lease.holder(run.store) == ""
+    code = "import sys; from god_ray.runtime import lease; from god_ray.storage.store import open_store\n"
+    code += "lease._write(open_store(sys.argv[1]))"
+    subprocess.run(
+        [sys.executable, "-c", code, run.place], check=True
+    )  # it is gone now, and was of this machine
+    assert lease.holder(run.store) == ""
+
+
+def test_a_lease_is_renewed(s3: str, machine: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", 0.01)
+    run = made(s3)
+    with run.drive():
+        first = json.loads(run.store.read(lease.NAME))["at"]
+        until(lambda: json.loads(run.store.read(lease.NAME))["at"] > first, "the lease is renewed")
+
+
+def test_a_command_from_another_machine_is_heard_once(
+    s3: str, machine: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "ASK_EVERY_S", 0.01)
+    run = made(s3)
+    ear = control.listen(run.control)
+    assert ear.poll() is None
+    machine("b")
+    control.send(RunFolder.find("demo", s3).control, Request("resize", 3))
+    heard: list[Request] = []
+    until(lambda: heard.extend(filter(None, [ear.poll()])) or heard, "the command is heard")
+    control.clear(run.control, Request("resize", 3))
+    assert control.pending(run.control) is None
+    ear.close()
+    assert heard == [Request("resize", 3)]
+
+
+def test_a_storage_that_cannot_be_reached_is_named(s3: str, machine: object) -> None:
+    with pytest.raises(UserError, match=r"s3://no-such-bucket-here/runs/demo cannot be created"):
+        made("s3://no-such-bucket-here/runs")
