@@ -62,7 +62,7 @@ class Result:
         from god_ray.checkpoint.store import CheckpointStore
 
         folder = RunFolder(self.place)
-        found = CheckpointStore(folder.checkpoints, 0).newest_intact()
+        found = CheckpointStore(folder.checkpoint_store, 0).newest_intact()
         if found is None:
             return None
         filesystem, path = folder.filesystem()

@@ -8,6 +8,7 @@ The envelope {"format", "content", "xxh3_128"} is the same in every format, so t
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,13 +33,19 @@ class FileFact:
     num_bytes: int
     xxh3_128: str
 
+    @classmethod
+    def of(cls, content: bytes) -> FileFact:
+        return cls(len(content), xxhash.xxh3_128_hexdigest(content))
+
 
 @dataclass(frozen=True)
 class Manifest:
     """`meta` is encoded by `codec`; `written_at` is in unix seconds."""
 
     NAME: ClassVar[str] = "manifest.json"
-    FORMAT: ClassVar[int] = 1
+    FORMAT: ClassVar[int] = 2
+    READABLE: ClassVar[tuple[int, ...]] = (1, 2)
+    """In format 1 the names of files said neither attempt nor share."""
 
     step: int
     attempt: int
@@ -48,52 +55,42 @@ class Manifest:
     meta: JSON
     files: dict[str, FileFact]
 
-    def write(self, folder: Path) -> None:
+    def text(self) -> str:
         content = _canonical(asdict(self))
         envelope = {"format": self.FORMAT, "content": asdict(self), "xxh3_128": _hash(self.FORMAT, content)}
-        (folder / self.NAME).write_text(json.dumps(envelope, indent=1, allow_nan=False) + "\n", "utf-8")
+        return json.dumps(envelope, indent=1, allow_nan=False) + "\n"
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        """NotIntact if missing, empty or altered; OtherFormat, naming it, if sound but of another format."""
+    def parse(cls, content: bytes) -> Manifest:
+        """NotIntact if empty or altered; OtherFormat, naming it, if sound but of another format."""
         try:
-            text = (folder / cls.NAME).read_text("utf-8")
-        except FileNotFoundError:
-            raise NotIntact(f"{cls.NAME} is missing") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise NotIntact(f"{cls.NAME} cannot be read: {error}") from error
-        try:
-            envelope = json.loads(text)
-            version, content, said = envelope["format"], envelope["content"], envelope["xxh3_128"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise NotIntact(f"{cls.NAME} is no manifest ({len(text)} characters): {error!r}") from error
-        if _hash(version, _canonical(content)) != said:
+            envelope = json.loads(content)
+            version, inside, said = envelope["format"], envelope["content"], envelope["xxh3_128"]
+        except (ValueError, KeyError, TypeError) as error:  # UnicodeDecodeError is a ValueError
+            raise NotIntact(f"{cls.NAME} is no manifest ({len(content)} bytes): {error!r}") from error
+        if _hash(version, _canonical(inside)) != said:
             raise NotIntact(f"{cls.NAME} was altered: its own hash does not match")
-        if version != cls.FORMAT:
-            raise OtherFormat(f"it is of format {version}; this version of god_ray reads format {cls.FORMAT}")
-        files = {name: FileFact(**fact) for name, fact in content.pop("files").items()}
-        return cls(files=files, **content)
+        if version not in cls.READABLE:
+            reads = " and ".join(map(str, cls.READABLE))
+            raise OtherFormat(f"it is of format {version}; this version of god_ray reads formats {reads}")
+        files = {name: FileFact(**fact) for name, fact in inside.pop("files").items()}
+        return cls(files=files, **inside)
 
-    def check_sizes(self, folder: Path) -> None:
-        """Cheap: every file there, with its size."""
+    def check_sizes(self, found: Mapping[str, int]) -> None:
+        """Every file there, with its size; `found`: what there is. Those it does not name are ignored."""
         for name, fact in self.files.items():
-            try:
-                found = (folder / name).stat().st_size
-            except OSError as error:
-                raise NotIntact(f"{name} cannot be read: {error.strerror}") from error
-            if found != fact.num_bytes:
-                raise NotIntact(f"{name} has {found} bytes instead of {fact.num_bytes}")
+            if name not in found:
+                raise NotIntact(f"{name} is missing")
+            if found[name] != fact.num_bytes:
+                raise NotIntact(f"{name} has {found[name]} bytes instead of {fact.num_bytes}")
 
-    def check_files(self, folder: Path) -> None:
-        """Every file there, with its size and hash. Files that the manifest does not name are ignored."""
-        self.check_sizes(folder)
-        for name, fact in self.files.items():
-            try:
-                found = fact_of(folder / name)
-            except OSError as error:
-                raise NotIntact(f"{name} cannot be read: {error.strerror}") from error
-            if found != fact:
-                raise NotIntact(f"the content of {name} was altered (hash {found.xxh3_128})")
+    def check_file(self, name: str, path: Path) -> None:
+        """Its size and hash."""
+        found = fact_of(path)
+        if found.num_bytes != self.files[name].num_bytes:
+            raise NotIntact(f"{name} has {found.num_bytes} bytes instead of {self.files[name].num_bytes}")
+        if found != self.files[name]:
+            raise NotIntact(f"the content of {name} was altered (hash {found.xxh3_128})")
 
 
 def fact_of(path: Path) -> FileFact:

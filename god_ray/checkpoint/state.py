@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from god_ray.checkpoint import fit, live
 from god_ray.checkpoint.codec import JSON, decode, encode
+from god_ray.checkpoint.share import WHOLE, Share
 from god_ray.errors import RecipeError
 
 
@@ -45,6 +46,8 @@ class TrainState:
 class Snapshot:
     """A `TrainState` on the CPU, detached: for another thread, or to keep while training goes on.
 
+    It may hold a share of the tensors only; the scalars are always whole.
+
     model: parameters and buffers by name, `persistent=False` ones too. optimizer: tensors, "parameter::key".
     scalars: strict JSON: parameters, buffers, tied, optimizer {class, groups, state}, schedule, extra.
     """
@@ -63,13 +66,23 @@ class Snapshot:
         return _hash(self.model, self.optimizer, self.scalars["optimizer"])
 
 
-def capture(state: TrainState) -> Snapshot:
-    """A copy of `state`. RecipeError naming the entry that has no exact form without pickle."""
+def capture(state: TrainState, share: Share = WHOLE, into: Snapshot | None = None) -> Snapshot:
+    """A copy of `state`; of its tensors, only those that are the share's.
+
+    `into`: a snapshot that nobody needs any more, whose memory is used again. RecipeError naming the entry
+    that has no exact form without pickle.
+    """
     live.refuse_model(state.model)
+    model = live.model_tensors(state.model)
     optimizer, scalars = live.optimizer_parts(state.model, state.optimizer)
+    sizes = {f"model {name}": tensor.nbytes for name, tensor in model.items()}
+    sizes |= {f"optimizer {name}": tensor.nbytes for name, tensor in optimizer.items()}
+    mine, old = share.of(sizes), into or Snapshot({}, {}, {})
     return Snapshot(
-        model={name: _clone(name, tensor) for name, tensor in live.model_tensors(state.model).items()},
-        optimizer={name: _clone(name, tensor) for name, tensor in optimizer.items()},
+        model={n: _copy(n, t, old.model.get(n)) for n, t in model.items() if f"model {n}" in mine},
+        optimizer={
+            n: _copy(n, t, old.optimizer.get(n)) for n, t in optimizer.items() if f"optimizer {n}" in mine
+        },
         scalars={
             **live.model_shape(state.model),
             "optimizer": scalars,
@@ -114,7 +127,7 @@ def digest(model: nn.Module, optimizer: Optimizer) -> str:
     return _hash(live.model_tensors(model), tensors, scalars)
 
 
-def _clone(name: str, tensor: Tensor) -> Tensor:
+def _copy(name: str, tensor: Tensor, old: Tensor | None) -> Tensor:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise RecipeError(
             f"{name} is a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}",
@@ -122,8 +135,10 @@ def _clone(name: str, tensor: Tensor) -> Tensor:
             "use a dense, materialised tensor, or keep it out of the model",
             entry=name,
         )
-    # One copy into fresh contiguous memory, whatever device and strides (`.cpu().clone()` may copy twice).
-    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
+    if old is None or old.shape != tensor.shape or old.dtype != tensor.dtype:
+        old = torch.empty(tensor.shape, dtype=tensor.dtype)  # new memory costs more than the copy
+    # One copy into contiguous memory, whatever device and strides (`.cpu().clone()` may copy twice).
+    return old.copy_(tensor.detach())
 
 
 @torch.no_grad()

@@ -9,15 +9,12 @@ files.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import Any
 
-import torch
-
-from god_ray.checkpoint.state import TrainState, capture, digest
-from god_ray.errors import AuditMismatch, RunFailed
+from god_ray.checkpoint.state import TrainState, digest
+from god_ray.errors import AuditMismatch
 from god_ray.loop.evaluate import Evaluation
 from god_ray.loop.ports import Checkpoints, Control, Journal, Reporter
 from god_ray.loop.step import Step
@@ -189,7 +186,6 @@ class Loop:
 
     def _save(self, cursor: Cursor) -> None:
         assert self.pending is not None
-        self._require_numbers(cursor)
         meta = {
             "step": cursor.step,
             "epoch": cursor.epoch,
@@ -203,21 +199,8 @@ class Loop:
             for name, best in (("stop_when", self.stop_when), ("keep_best", self.keep_best))
             if best is not None
         } | {"metrics": self.metrics}
-        snapshot: Callable[[], Any] = lambda: capture(self.state)  # noqa: E731
-        self.checkpoints.save(cursor.step, snapshot, meta)
+        self.checkpoints.save(cursor.step, self.state, meta)
         self.saved_at = monotonic()
-
-    def _require_numbers(self, cursor: Cursor) -> None:
-        """A loss can be finite where its gradient is not; such weights must not push good ones out."""
-        trained = ((n, p) for n, p in self.state.model.named_parameters() if p.requires_grad)
-        broken = [name for name, p in trained if not bool(torch.isfinite(p).all())]
-        if broken:
-            raise RunFailed(
-                f"{broken[0]} holds NaN or infinity after step {cursor.step}.",
-                f"{len(broken)} parameters do; they are not saved, checkpoints from before are intact.",
-                "lower the learning rate, set clip_norm, or look for divisions by zero in the loss.",
-                agreed=True,
-            )
 
     def _publish(self) -> None:
         """Every worker has committed the pending step: now it may be seen."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from god_ray.checkpoint.state import Snapshot
+from god_ray.checkpoint.state import TrainState
 from god_ray.loop.request import Request
 from god_ray.plan import Cursor
 from god_ray.sync.exchange import LeafTensors, Reduced
@@ -58,9 +58,10 @@ class Journal(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Durable state. `save` copies and returns; it is written after `publish(step)`; see `written`."""
+    """Durable state, of which every worker saves its share. `save` copies and returns; it is written after
+    `publish(step)`; `written` is the newest that is whole, for the leader only."""
 
-    def save(self, step: int, take: Callable[[], Snapshot], meta: Mapping[str, Any]) -> None: ...
+    def save(self, step: int, state: TrainState, meta: Mapping[str, Any]) -> None: ...
 
     def publish(self, step: int) -> None: ...
 

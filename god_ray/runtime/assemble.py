@@ -33,6 +33,7 @@ from god_ray.plan import Cursor, worker_lanes
 from god_ray.recipe import Recipe, load_recipe
 from god_ray.runtime import numerics
 from god_ray.runtime.assignment import Assignment, load_preprocess
+from god_ray.storage.local import LocalStore
 from god_ray.sync.ddp import RelaxedExchange, flags, wrap
 from god_ray.sync.exchange import FixedOrderExchange
 from god_ray.sync.group import Group
@@ -94,7 +95,7 @@ def restore_newest(local: Local, group: Group, store: CheckpointStore) -> Found 
     if len(set(seen)) > 1:
         raise CheckpointError(
             f"workers see different newest checkpoints: steps {seen} by rank.",
-            f"{store.root} is not the same folder for all of them, or it is changing.",
+            f"{store.store.uri} is not the same folder for all of them, or it is changing.",
             "use storage that all nodes share.",
         )
     if found is not None:
@@ -141,10 +142,10 @@ def initialise(model: nn.Module, source: Path) -> None:
         return
     step = re.fullmatch(r"step-(\d+)", source.name)
     if (source / "checkpoints").is_dir():
-        found = CheckpointStore(source / "checkpoints", 0).newest_intact()
+        found = CheckpointStore(LocalStore(source / "checkpoints"), 0).newest_intact()
         snapshot = found.snapshot if found else None
     else:
-        snapshot = CheckpointStore(source.parent, 0).load(int(step[1]))[0] if step else None
+        snapshot = CheckpointStore(LocalStore(source.parent), 0).load(int(step[1]))[0] if step else None
     if snapshot is None:
         raise CheckpointError(
             f"init_from: {source} holds no weights.",

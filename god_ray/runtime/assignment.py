@@ -19,6 +19,7 @@ from god_ray.errors import DataError, UserError
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.plan import DataPlan
 from god_ray.spec import LoadedSpec, RunSpec
+from god_ray.storage.local import LocalStore
 
 
 @dataclass(frozen=True)
@@ -118,11 +119,11 @@ def pin_weights(assignment: Assignment) -> Assignment:
     source = Path(spec.init_from or "")
     if not (source / "checkpoints").is_dir():
         return assignment
-    store = CheckpointStore(source / "checkpoints", 0)
+    store = CheckpointStore(LocalStore(source / "checkpoints"), 0)
     found = store.newest_intact()
     if found is None:
         return assignment
-    return assignment.with_spec(spec.model_copy(update={"init_from": str(store.path(found.step))}))
+    return assignment.with_spec(spec.model_copy(update={"init_from": store.place(found.step)}))
 
 
 def load_preprocess(spec: RunSpec) -> Callable[..., Any] | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from god_ray.checkpoint.share import WHOLE
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.loop.ports import Control, Reporter
 from god_ray.monitor.ledger import Ledger
@@ -34,7 +35,7 @@ from god_ray.runtime.assignment import Assignment
 from god_ray.runtime.cause import explained
 from god_ray.runtime.control import listen
 from god_ray.runtime.run_folder import RunFolder
-from god_ray.runtime.writer import BackgroundCheckpoints, NoReporter
+from god_ray.runtime.writer import BackgroundCheckpoints, Leading, NoReporter
 from god_ray.sync.group import Solo
 
 
@@ -68,14 +69,15 @@ def _run(assignment: Assignment, folder: RunFolder, reporter: Reporter, control:
     record = folder.read()
     fingerprint = agree_on_fingerprint(local, group, record.get("fingerprint"))
     generation = int(record.get("generation", 0)) + 1
-    store = CheckpointStore(folder.checkpoints, generation, run=record["id"])
+    store = CheckpointStore(folder.checkpoint_store, generation, run=record["id"])
     found = restore_newest(local, group, store)
     require_checkpoint(record, found)
     meta = {"fingerprint": fingerprint, "run": folder.name}
     with Ledger.open_writer(folder.ledger, exact=assignment.spec.determinism.mode == "bitwise") as ledger:
         require_ledger(ledger.last_step, found)
         keep = partial(folder.keep_ledger, ledger.sync)
-        saves = BackgroundCheckpoints(store, assignment.spec.checkpoint, meta, keep, folder.remember)
+        leading = Leading(assignment.spec.checkpoint, meta, keep, folder.remember)
+        saves = BackgroundCheckpoints(store, WHOLE, leading)
         ports = Ports(ledger, saves, control, reporter)
         loop = assemble(local, group, ports, found, generation)
         folder.move("RUNNING", f"training in one process{origin(found, ledger.last_step)}")

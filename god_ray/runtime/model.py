@@ -74,7 +74,7 @@ def _choose(folder: RunFolder, store: CheckpointStore, step: int | None) -> tupl
         if found is None:
             raise _nothing(folder)
         return found.step, found.skipped
-    if not store.path(step).exists():
+    if step not in store.steps():
         raise RunNotFound(
             f"run {folder.name} has no checkpoint of step {step}.",
             f"There are those of steps {', '.join(map(str, store.steps())) or 'none'}.",
@@ -101,7 +101,7 @@ def _best(store: CheckpointStore, spec: RunSpec) -> int:
 
 def _open(folder: RunFolder) -> tuple[RunSpec, CheckpointStore]:
     record = folder.read()
-    return record.run_spec(), CheckpointStore(folder.checkpoints, 0, run=record["id"])
+    return record.run_spec(), CheckpointStore(folder.checkpoint_store, 0, run=record["id"])
 
 
 def _build(spec: RunSpec) -> nn.Module:

@@ -9,9 +9,9 @@ too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from god_ray.checkpoint.files import folder
 from god_ray.errors import CheckpointError
 from god_ray.monitor.words import counted
 from god_ray.runtime.findings import Findings
@@ -32,7 +32,7 @@ def verify(
     found = Findings()
     record = folder.read()
     spec = record.run_spec()
-    store = CheckpointStore(folder.checkpoints, 0, run=record["id"])
+    store = CheckpointStore(folder.checkpoint_store, 0, run=record["id"])
     saved = store.steps()  # before the ledger is read: a run that goes on publishes first, then saves
     seen = check_steps(folder, record, spec, found, say)
     _ending(record, seen, found)
@@ -61,12 +61,11 @@ def _checkpoints(
     store: CheckpointStore, saved: list[int], seen: Seen, relaxed: bool, found: Findings
 ) -> None:
     """Every file of every checkpoint, and its digest against the ledger's line of that step."""
-    for text in store.verify():
-        if (store.root / Path(text.split(":")[0])).exists():  # else the run has pruned it meanwhile
-            found.differ("checkpoints", text)
+    for step, text in store.verify().items():
+        found.differ("checkpoints", f"{folder(step)}: {text}")
     compared = 0
     for step in saved:
-        name = store.path(step).name
+        name = folder(step)
         if step > seen.last_step:
             text = f"{name} is newer than the ledger, which ends at step {seen.last_step}"
             found.differ("checkpoints", text, step)

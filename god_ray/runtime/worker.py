@@ -25,6 +25,7 @@ import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from god_ray import errors
+from god_ray.checkpoint.share import Share
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError, UserError
 from god_ray.monitor.ledger import Ledger
@@ -46,7 +47,7 @@ from god_ray.runtime.cause import explained
 from god_ray.runtime.control import NoControl, listen
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.shared import require_shared
-from god_ray.runtime.writer import BackgroundCheckpoints, NoCheckpoints, NoJournal
+from god_ray.runtime.writer import BackgroundCheckpoints, Leading, NoJournal
 from god_ray.sync.group import Group, TorchGroup
 
 AGREED = (AuditMismatch, FingerprintMismatch)
@@ -132,11 +133,11 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
     record = folder.read()
     fingerprint = agree_on_fingerprint(local, group, record.get("fingerprint"))
     generation = int(group.gather_bytes(str(int(record.get("generation", 0)) + 1).encode())[0])
-    store = CheckpointStore(folder.checkpoints, generation, run=record["id"])
+    store = CheckpointStore(folder.checkpoint_store, generation, run=record["id"])
     found = restore_newest(local, group, store)
     require_checkpoint(record, found)
     agree_on_state(local, group)
-    ports = _ports(local, folder, store, group.rank == 0, fingerprint)
+    ports = _ports(local, folder, store, Share(group.rank, group.size), fingerprint)
     try:
         published = 0
         if isinstance(ports.journal, Ledger):
@@ -155,12 +156,13 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
 
 
 def _ports(
-    local: Local, folder: RunFolder, store: CheckpointStore, leader: bool, fingerprint: dict[str, str]
+    local: Local, folder: RunFolder, store: CheckpointStore, share: Share, fingerprint: dict[str, str]
 ) -> Ports:
     """The leader's are real; the others hear from it in its notes."""
+    leader = share.index == 0
     reporter = RayReporter(leader)
     if not leader:
-        return Ports(NoJournal(), NoCheckpoints(), NoControl(), reporter)
+        return Ports(NoJournal(), BackgroundCheckpoints(store, share, None), NoControl(), reporter)
     spec = local.assignment.spec
     meta = {"fingerprint": fingerprint, "run": folder.name}
     folder.refresh()  # another machine may have led before
@@ -168,7 +170,7 @@ def _ports(
     keep = partial(folder.keep_ledger, ledger.sync)
     return Ports(
         ledger,
-        BackgroundCheckpoints(store, spec.checkpoint, meta, keep, folder.remember),
+        BackgroundCheckpoints(store, share, Leading(spec.checkpoint, meta, keep, folder.remember)),
         listen(folder.control),
         reporter,
     )

@@ -1,43 +1,56 @@
-"""Checkpoints written behind the training loop: the loop stands still only for a copy.
+"""Checkpoints written behind the training loop: the loop stands still only for a copy of this worker's share.
 
-`save` copies the state, `publish` lets it be written, a thread writes, prunes and remembers; the loop hears
-of it by `written`. In: a store and what to keep. Must not know what is in a snapshot. An error of the
-thread is raised at the loop's next call, so a full disk ends the run with the previous checkpoint intact.
+`save` copies, `publish` lets it be written, a thread writes; the leader's thread also makes the checkpoint of
+all shares, prunes and remembers; the loop hears of it by `written`. In: a store, a share, and for the leader
+what to keep. Must not know what is in a snapshot. An error of the thread is raised at the loop's next call,
+so a full disk ends the run with the previous checkpoint intact.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
-from god_ray.checkpoint.state import Snapshot
+from god_ray.checkpoint.broken import refuse_broken
+from god_ray.checkpoint.share import Share
+from god_ray.checkpoint.state import Snapshot, TrainState, capture
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.runtime.best import best_step
 from god_ray.spec.progress import Checkpoint
 
+GIVE_UP_S = 10.0
+"""After a failure: how long a save in flight waits for the shares of the others."""
+
+
+@dataclass(frozen=True)
+class Leading:
+    """What the leader does besides writing its share."""
+
+    policy: Checkpoint
+    meta: Mapping[str, Any]
+    sync_ledger: Callable[[], None]
+    remember: Callable[[int], None]
+    """Told of each step that is durable."""
+
 
 class BackgroundCheckpoints:
-    """The leader's. One save is in flight at a time; a second one waits for it."""
+    """One save is in flight at a time; a second one waits for it. `leading`: None on all workers but one."""
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        policy: Checkpoint,
-        meta: Mapping[str, Any],
-        sync_ledger: Callable[[], None],
-        remember: Callable[[int], None],
-    ) -> None:
-        """remember: told of each step that is durable."""
-        self.store, self.policy, self.meta = store, policy, meta
-        self.sync_ledger, self.remember = sync_ledger, remember
+    def __init__(self, store: CheckpointStore, share: Share, leading: Leading | None) -> None:
+        self.store, self.share, self.leading = store, share, leading
         self._held: tuple[int, Snapshot, dict[str, Any]] | None = None
+        self._spare: Snapshot | None = None
+        self._given_up = threading.Event()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._running: Future[int] | None = None
+        self._running: Future[int | None] | None = None
         self._written: int | None = None
 
-    def save(self, step: int, take: Callable[[], Snapshot], meta: Mapping[str, Any]) -> None:
-        self._held = (step, take(), {**self.meta, **meta})
+    def save(self, step: int, state: TrainState, meta: Mapping[str, Any]) -> None:
+        spare, self._spare = self._spare, None
+        self._held = (step, capture(state, self.share, spare), dict(meta))
 
     def publish(self, step: int) -> None:
         if self._held is not None and self._held[0] <= step:
@@ -54,43 +67,34 @@ class BackgroundCheckpoints:
 
     def close(self) -> None:
         """Wait for a save in flight, whatever becomes of it: no thread may write behind its run's end."""
+        giving_up = threading.Timer(GIVE_UP_S, self._given_up.set)
+        giving_up.start()
         self._thread.shutdown()
+        giving_up.cancel()
 
     def _collect(self, wait: bool) -> None:
         if self._running is not None and (wait or self._running.done()):
             running, self._running = self._running, None
             self._written = running.result()
 
-    def _write(self, step: int, snapshot: Snapshot, meta: dict[str, Any]) -> int:
-        self.sync_ledger()  # a checkpoint must not outlive the lines of the steps that led to it
-        self.store.write(step, snapshot, meta)
-        self.remember(step)
-        self.store.prune(self.policy.keep, self._best())
-        return step
+    def _write(self, step: int, snapshot: Snapshot, meta: dict[str, Any]) -> int | None:
+        refuse_broken(snapshot, step)
+        saving = self.store.saving(step)
+        saving.share(snapshot, self.share)
+        leading = self.leading
+        if leading is not None:
+            leading.sync_ledger()  # a checkpoint must not outlive the lines of the steps that led to it
+            saving.finish(snapshot.scalars, {**leading.meta, **meta}, self.share.count, self._given_up)
+            self.store.written(step)
+            leading.remember(step)
+            self.store.prune(leading.policy.keep, self._best(leading.policy))
+        self._spare = snapshot
+        return step if leading is not None else None
 
-    def _best(self) -> set[int]:
+    def _best(self, policy: Checkpoint) -> set[int]:
         """The best one stays, however old it is."""
-        step = best_step(self.store, self.policy.keep_best)
+        step = best_step(self.store, policy.keep_best)
         return set() if step is None else {step}
-
-
-class NoCheckpoints:
-    """The other workers': the leader writes."""
-
-    def save(self, step: int, take: Callable[[], Snapshot], meta: Mapping[str, Any]) -> None:
-        return None
-
-    def publish(self, step: int) -> None:
-        return None
-
-    def written(self) -> int | None:
-        return None
-
-    def drain(self) -> None:
-        return None
-
-    def close(self) -> None:
-        return None
 
 
 class NoJournal:

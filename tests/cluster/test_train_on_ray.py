@@ -32,6 +32,7 @@ from god_ray.monitor.ledger import Ledger
 from god_ray.plan import epoch_checksum
 from god_ray.runtime import control
 from god_ray.runtime.run_folder import RunFolder
+from god_ray.storage.local import LocalStore
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 ROWS, BATCH, EPOCHS = 70, 16, 4
@@ -139,7 +140,7 @@ def test_the_bits_of_debug_and_a_checkpoint_for_ray_users(
     assert isinstance(result.checkpoint, ray.train.Checkpoint)
     with result.checkpoint.as_directory() as path:
         assert Path(path).name == f"step-{len(reference):08d}"
-        store = CheckpointStore(Path(path).parent, 0)
+        store = CheckpointStore(LocalStore(Path(path).parent), 0)
         snapshot, meta = store.load(len(reference))
     assert snapshot.digest() == meta["digest"] == result.digest
 

@@ -216,15 +216,14 @@ def _arm(loop: Any, faults: list[Fault], tell: Callable[[int], None]) -> None:
             return result
 
         loop.evaluation.run = evaluating
-    store = getattr(loop.checkpoints, "store", None)
-    if store is not None:
-        expose = store._expose
+    store = loop.checkpoints.store.store
+    write = store.write
 
-        def exposing(work: Any, final: Any) -> None:
-            _die_if(any(place == "saving" and final == store.path(s) for place, s in at))
-            expose(work, final)
+    def writing(name: str, fill: Any) -> None:
+        _die_if(any(place == "saving" and name == f"step-{s:08d}/manifest.json" for place, s in at))
+        write(name, fill)
 
-        store._expose = exposing
+    store.write = writing
 
 
 def _die_if(now: bool) -> None:

@@ -21,6 +21,7 @@ from test_checkpoint_store import save, snapshot_of
 from god_ray.checkpoint.state import Snapshot
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import CheckpointError
+from god_ray.storage.local import LocalStore
 
 KILLS = 30
 
@@ -49,7 +50,7 @@ def in_child(act: Callable[[int], None]) -> tuple[int, int]:
 
 def resume_and_save(root: Path, attempt: int, pipe: int) -> None:
     """What a run does, with no training in between: go on from the newest, save, prune, say so."""
-    store = CheckpointStore(root, attempt)
+    store = CheckpointStore(LocalStore(root), attempt)
     found = store.newest_intact()
     step = found.step if found else 0
     while True:
@@ -72,7 +73,7 @@ def test_killed_at_random_moments_of_saving(tmp_path: Path) -> None:
         said += os.read(pipe, 100_000)
         os.close(pipe)
         torn += any(name.endswith(".tmp") for name in os.listdir(tmp_path))
-        store = CheckpointStore(tmp_path, attempt)
+        store = CheckpointStore(LocalStore(tmp_path), attempt)
         assert store.verify() == [], f"kill {attempt}"
         found = store.newest_intact()
         assert found is not None
@@ -81,7 +82,7 @@ def test_killed_at_random_moments_of_saving(tmp_path: Path) -> None:
         assert torch.equal(found.snapshot.model["w"], weights_of(found.step))
         newest = found.step
     assert torn, "no kill fell into a save: the test is too slow to see anything"
-    store = CheckpointStore(tmp_path, KILLS + 1)
+    store = CheckpointStore(LocalStore(tmp_path), KILLS + 1)
     store.prune(2, set())
     assert len(os.listdir(tmp_path)) == 2
 
@@ -90,7 +91,7 @@ def test_killed_between_any_two_calls_of_the_system(tmp_path: Path, monkeypatch:
     """Die before the n-th fsync or rename of a save that replaces nothing, for every n."""
     for n in range(1, 12):
         root = tmp_path / str(n)
-        save(CheckpointStore(root, 1), 1)
+        save(CheckpointStore(LocalStore(root), 1), 1)
 
         def act(pipe: int, n: int = n, root: Path = root) -> None:
             calls = iter(range(1, 100))
@@ -105,18 +106,18 @@ def test_killed_between_any_two_calls_of_the_system(tmp_path: Path, monkeypatch:
 
             monkeypatch.setattr(os, "fsync", dying(os.fsync))
             monkeypatch.setattr(os, "rename", dying(os.rename))
-            save(CheckpointStore(root, 1), 2)
+            save(CheckpointStore(LocalStore(root), 1), 2)
             os.write(pipe, b"done")
 
         pid, pipe = in_child(act)
         os.waitpid(pid, 0)
         survived = os.read(pipe, 10) == b"done"
         os.close(pipe)
-        found = CheckpointStore(root, 2).newest_intact()
+        found = CheckpointStore(LocalStore(root), 2).newest_intact()
         assert found is not None
         assert found.skipped == []
         assert found.step == 2 if survived else found.step in (1, 2)
-        assert CheckpointStore(root, 2).verify() == []
+        assert CheckpointStore(LocalStore(root), 2).verify() == []
     assert survived, "a save makes more calls than were tried"
 
 
@@ -128,7 +129,7 @@ def big() -> Snapshot:
 
 
 def assert_refused(root: Path, said: str) -> None:
-    store = CheckpointStore(root, 1)
+    store = CheckpointStore(LocalStore(root), 1)
     assert "needed about 1,200,000 bytes" in said
     assert "step-00000002" in said
     found = store.newest_intact()
@@ -139,7 +140,7 @@ def assert_refused(root: Path, said: str) -> None:
 
 def test_a_file_size_limit_leaves_the_previous_one(tmp_path: Path) -> None:
     """As a quota does: writing fails although the disk has room."""
-    store = CheckpointStore(tmp_path, 1)
+    store = CheckpointStore(LocalStore(tmp_path), 1)
     save(store, 1)
 
     def act(pipe: int) -> None:
@@ -175,7 +176,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_leaves_the_previous_one(small_disk: Path) -> None:
     """Case 4.10: what was needed and what is free is said, and saving works again when there is room."""
     root = small_disk / "checkpoints"
-    store = CheckpointStore(root, 1)
+    store = CheckpointStore(LocalStore(root), 1)
     save(store, 1)
     with pytest.raises(CheckpointError, match="No space left on device") as caught:
         store.write(2, big(), {})
@@ -188,12 +189,12 @@ def test_a_full_disk_leaves_the_previous_one(small_disk: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     with pytest.raises(CheckpointError, match="checkpoints/step-00000001 could not be written"):
-        save(CheckpointStore(tmp_path / "checkpoints", 1), 1)
+        save(CheckpointStore(LocalStore(tmp_path / "checkpoints"), 1), 1)
 
 
 def test_an_interrupted_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the middle of it."""
-    store = CheckpointStore(tmp_path, 1)
+    store = CheckpointStore(LocalStore(tmp_path), 1)
     save(store, 1)
 
     def interrupt(handle: int) -> None:
@@ -214,7 +215,7 @@ def test_a_snapshot_is_written_while_training_goes_on(tmp_path: Path) -> None:
     from god_ray.checkpoint.state import capture
 
     state = make("fused")
-    store = CheckpointStore(tmp_path, 1)
+    store = CheckpointStore(LocalStore(tmp_path), 1)
     with ThreadPoolExecutor(1) as thread:
         for step in range(1, 6):
             train(state, 1, seed=step)

@@ -19,6 +19,7 @@ from test_checkpoint_store import save, snapshot_of
 from god_ray.checkpoint.manifest import Manifest
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import CheckpointError
+from god_ray.storage.local import LocalStore
 
 
 def truncate(name: str, keep: float) -> Callable[[Path], None]:
@@ -79,7 +80,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
-    made = CheckpointStore(tmp_path, 1)
+    made = CheckpointStore(LocalStore(tmp_path), 1)
     save(made, 10, 20)
     return made
 

@@ -16,11 +16,12 @@ from god_ray.checkpoint.export import export
 from god_ray.checkpoint.state import capture
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import CheckpointError
+from god_ray.storage.local import LocalStore
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
-    made = CheckpointStore(tmp_path / "checkpoints", 1)
+    made = CheckpointStore(LocalStore(tmp_path / "checkpoints"), 1)
     state = make("fused")
     train(state, 3)
     made.write(3, capture(state), {})

@@ -19,6 +19,7 @@ from god_ray.checkpoint.manifest import Manifest
 from god_ray.checkpoint.state import Snapshot, capture, digest, restore
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import Bug, CheckpointError
+from god_ray.storage.local import LocalStore
 
 
 def snapshot_of(step: int) -> Snapshot:
@@ -41,7 +42,7 @@ def test_a_state_survives_the_disk(tmp_path: Path, optimizer: str) -> None:
     first.extra = {"cursor": (1, 2, 300), "best": math.inf, 3: None}  # type: ignore[dict-item]
     train(first, 3)
     said = digest(first.model, first.optimizer)
-    store = CheckpointStore(tmp_path / "checkpoints", attempt=1)
+    store = CheckpointStore(LocalStore(tmp_path / "checkpoints"), attempt=1)
     path = store.write(300, capture(first), {"digest": said, "eval": {"accuracy": 0.5, "loss": math.nan}})
     assert path == tmp_path / "checkpoints" / "step-00000300"
     found = store.newest_intact()
@@ -59,7 +60,7 @@ def test_a_state_survives_the_disk(tmp_path: Path, optimizer: str) -> None:
 
 def test_what_lies_on_disk(tmp_path: Path) -> None:
     """Names, sizes and hashes of all files in the manifest; no pickle; strict JSON even with a NaN."""
-    store = CheckpointStore(tmp_path, attempt=4, run="r1")
+    store = CheckpointStore(LocalStore(tmp_path), attempt=4, run="r1")
     path = store.write(7, snapshot_of(7), {"loss": math.nan})
     assert sorted(os.listdir(path)) == [
         "manifest.json",
@@ -90,7 +91,7 @@ def _umask() -> int:
 
 
 def test_listing_needs_no_torch(tmp_path: Path) -> None:
-    save(CheckpointStore(tmp_path, 1), 3)
+    save(CheckpointStore(LocalStore(tmp_path), 1), 3)
     code = (
         "import sys; from pathlib import Path; from god_ray.checkpoint.store import CheckpointStore as S; "
         f"s = S(Path({str(tmp_path)!r}), 1); print(s.steps(), s.meta(3), 'torch' in sys.modules)"
@@ -100,7 +101,7 @@ def test_listing_needs_no_torch(tmp_path: Path) -> None:
 
 
 def test_numbers_sort_as_numbers(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, 1)
+    store = CheckpointStore(LocalStore(tmp_path), 1)
     save(store, 99_999_999, 5, 100_000_000)
     assert store.steps() == [5, 99_999_999, 100_000_000]
     found = store.newest_intact()
@@ -111,27 +112,27 @@ def test_numbers_sort_as_numbers(tmp_path: Path) -> None:
 
 def test_a_missing_or_empty_folder_is_a_fresh_start(tmp_path: Path) -> None:
     for root in (tmp_path / "none", tmp_path):
-        store = CheckpointStore(root, 1)
+        store = CheckpointStore(LocalStore(root), 1)
         assert store.newest_intact() is None
         assert (store.steps(), store.verify(), store.prune(1, set())) == ([], [], [])
 
 
 def test_a_digest_of_another_moment_is_our_bug(tmp_path: Path) -> None:
     with pytest.raises(Bug, match="not taken at the same moment"):
-        CheckpointStore(tmp_path, 1).write(1, snapshot_of(1), {"digest": "0" * 32})
+        CheckpointStore(LocalStore(tmp_path), 1).write(1, snapshot_of(1), {"digest": "0" * 32})
     assert os.listdir(tmp_path) == []
 
 
 def test_writing_the_same_again_keeps_it_and_another_replaces_it(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, 1)
+    store = CheckpointStore(LocalStore(tmp_path), 1)
     save(store, 4)
     before = (store.path(4) / Manifest.NAME).read_bytes()
-    save(CheckpointStore(tmp_path, 2), 4)
+    save(CheckpointStore(LocalStore(tmp_path), 2), 4)
     assert (store.path(4) / Manifest.NAME).read_bytes() == before
-    CheckpointStore(tmp_path, 2).write(4, snapshot_of(44), {})
+    CheckpointStore(LocalStore(tmp_path), 2).write(4, snapshot_of(44), {})
     assert store.load(4)[0].digest() == snapshot_of(44).digest()
     (store.path(4) / "state.json").write_text("{}")
-    save(CheckpointStore(tmp_path, 3), 4)
+    save(CheckpointStore(LocalStore(tmp_path), 3), 4)
     assert store.load(4)[0].digest() == snapshot_of(4).digest()
     assert os.listdir(tmp_path) == ["step-00000004"]
 
@@ -140,7 +141,7 @@ def test_writing_the_same_again_keeps_it_and_another_replaces_it(tmp_path: Path)
 
 
 def test_prune_keeps_the_newest_and_the_protected(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, 1)
+    store = CheckpointStore(LocalStore(tmp_path), 1)
     save(store, 10, 20, 30, 40, 50)
     assert store.prune(2, {20, 999}) == [10, 30]
     assert store.steps() == [20, 40, 50]
@@ -149,11 +150,11 @@ def test_prune_keeps_the_newest_and_the_protected(tmp_path: Path) -> None:
 
 def test_prune_must_keep_one(tmp_path: Path) -> None:
     with pytest.raises(Bug):
-        CheckpointStore(tmp_path, 1).prune(0, set())
+        CheckpointStore(LocalStore(tmp_path), 1).prune(0, set())
 
 
 def test_a_damaged_one_does_not_count_as_kept(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, 1)
+    store = CheckpointStore(LocalStore(tmp_path), 1)
     save(store, 10, 20, 30, 40)
     os.truncate(store.path(40) / "model.safetensors", 9)
     (store.path(10) / "state.json").unlink()
@@ -163,7 +164,7 @@ def test_a_damaged_one_does_not_count_as_kept(tmp_path: Path) -> None:
 
 def test_already_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else removes one between the listing and the removal (case 4.06)."""
-    store = CheckpointStore(tmp_path, 1)
+    store = CheckpointStore(LocalStore(tmp_path), 1)
     save(store, 1, 2, 3)
     rename = os.rename
 
@@ -177,7 +178,7 @@ def test_already_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_own_leftovers_are_swept_and_others_are_let_be(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, attempt=3)
+    store = CheckpointStore(LocalStore(tmp_path), attempt=3)
     own = ["step-00000005.3.tmp", "step-00000004.2.tmp", "step-00000003.1.old.tmp"]
     others = ["step-00000009.4.tmp", "notes.tmp", "step-9.tmp", "lost+found"]
     for name in own + others:
@@ -192,8 +193,8 @@ def test_own_leftovers_are_swept_and_others_are_let_be(tmp_path: Path) -> None:
 
 def test_a_foreign_checkpoint_is_neither_chosen_counted_nor_removed(tmp_path: Path) -> None:
     """Case 4.05: step 5000 of another run lies in the folder."""
-    save(CheckpointStore(tmp_path, 1, run="other"), 50, 5000)
-    store = CheckpointStore(tmp_path, 1, run="mine")
+    save(CheckpointStore(LocalStore(tmp_path), 1, run="other"), 50, 5000)
+    store = CheckpointStore(LocalStore(tmp_path), 1, run="mine")
     for step in (100, 200, 300):
         save(store, step)
         assert store.prune(1, set()) == [step - 100] * (step > 100)
@@ -206,14 +207,14 @@ def test_a_foreign_checkpoint_is_neither_chosen_counted_nor_removed(tmp_path: Pa
 
 
 def test_only_foreign_ones_are_no_silent_fresh_start(tmp_path: Path) -> None:
-    save(CheckpointStore(tmp_path, 1, run="other"), 50)
+    save(CheckpointStore(LocalStore(tmp_path), 1, run="other"), 50)
     with pytest.raises(CheckpointError, match="belongs to another run"):
-        CheckpointStore(tmp_path, 1, run="mine").newest_intact()
+        CheckpointStore(LocalStore(tmp_path), 1, run="mine").newest_intact()
 
 
 def test_what_was_just_saved_is_kept_even_behind_higher_numbers(tmp_path: Path) -> None:
-    save(CheckpointStore(tmp_path, 1), 5000)
-    store = CheckpointStore(tmp_path, 2)
+    save(CheckpointStore(LocalStore(tmp_path), 1), 5000)
+    store = CheckpointStore(LocalStore(tmp_path), 2)
     save(store, 100)
     assert store.prune(1, set()) == []
     save(store, 200)
@@ -222,8 +223,8 @@ def test_what_was_just_saved_is_kept_even_behind_higher_numbers(tmp_path: Path) 
 
 
 def test_a_moved_folder_is_read_from_its_new_place(tmp_path: Path) -> None:
-    save(CheckpointStore(tmp_path / "a", 1, run="r"), 1)
+    save(CheckpointStore(LocalStore(tmp_path / "a"), 1, run="r"), 1)
     (tmp_path / "a").rename(tmp_path / "b %20 ü")
-    found = CheckpointStore(tmp_path / "b %20 ü", 2, run="r").newest_intact()
+    found = CheckpointStore(LocalStore(tmp_path / "b %20 ü"), 2, run="r").newest_intact()
     assert found is not None
     assert found.step == 1
