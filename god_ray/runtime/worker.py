@@ -47,7 +47,7 @@ from god_ray.runtime.cause import explained
 from god_ray.runtime.control import NoControl, listen
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.shared import require_shared
-from god_ray.runtime.writer import BackgroundCheckpoints, Leading, NoJournal
+from god_ray.runtime.writer import BackgroundCheckpoints, Leading, NoCheckpoints, NoJournal
 from god_ray.sync.group import Group, TorchGroup
 
 AGREED = (AuditMismatch, FingerprintMismatch)
@@ -137,7 +137,9 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
     found = restore_newest(local, group, store)
     require_checkpoint(record, found)
     agree_on_state(local, group)
-    ports = _ports(local, folder, store, Share(group.rank, group.size), fingerprint)
+    # Where machines differ, so do the last bits of their states: shares of them are no state.
+    share = Share(group.rank, group.size if local.alike else 1)
+    ports = _ports(local, folder, store, share, fingerprint)
     try:
         published = 0
         if isinstance(ports.journal, Ledger):
@@ -162,7 +164,8 @@ def _ports(
     leader = share.index == 0
     reporter = RayReporter(leader)
     if not leader:
-        return Ports(NoJournal(), BackgroundCheckpoints(store, share, None), NoControl(), reporter)
+        saves = BackgroundCheckpoints(store, share, None) if local.alike else NoCheckpoints()
+        return Ports(NoJournal(), saves, NoControl(), reporter)
     spec = local.assignment.spec
     meta = {"fingerprint": fingerprint, "run": folder.name}
     folder.refresh()  # another machine may have led before
