@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import Any
 
+from god_ray.checkpoint.broken import refuse_broken
 from god_ray.checkpoint.state import TrainState, digest
 from god_ray.errors import AuditMismatch
 from god_ray.loop.evaluate import Evaluation
@@ -186,6 +187,7 @@ class Loop:
 
     def _save(self, cursor: Cursor) -> None:
         assert self.pending is not None
+        refuse_broken(self.state.model, cursor.step)
         meta = {
             "step": cursor.step,
             "epoch": cursor.epoch,

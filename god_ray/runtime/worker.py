@@ -25,7 +25,7 @@ import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from god_ray import errors
-from god_ray.checkpoint.share import Share
+from god_ray.checkpoint.share import WHOLE, Share
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError, UserError
 from god_ray.monitor.ledger import Ledger
@@ -137,9 +137,7 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
     found = restore_newest(local, group, store)
     require_checkpoint(record, found)
     agree_on_state(local, group)
-    # Where machines differ, so do the last bits of their states: shares of them are no state.
-    share = Share(group.rank, group.size if local.alike else 1)
-    ports = _ports(local, folder, store, share, fingerprint)
+    ports = _ports(local, folder, store, group, fingerprint)
     try:
         published = 0
         if isinstance(ports.journal, Ledger):
@@ -158,10 +156,11 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
 
 
 def _ports(
-    local: Local, folder: RunFolder, store: CheckpointStore, share: Share, fingerprint: dict[str, str]
+    local: Local, folder: RunFolder, store: CheckpointStore, group: Group, fingerprint: dict[str, str]
 ) -> Ports:
     """The leader's are real; the others hear from it in its notes."""
-    leader = share.index == 0
+    leader = group.rank == 0
+    share = Share(group.rank, group.size) if local.alike else WHOLE
     reporter = RayReporter(leader)
     if not leader:
         saves = BackgroundCheckpoints(store, share, None) if local.alike else NoCheckpoints()

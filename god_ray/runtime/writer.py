@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from god_ray.checkpoint.broken import refuse_broken
 from god_ray.checkpoint.share import Share
 from god_ray.checkpoint.state import Snapshot, TrainState, capture
 from god_ray.checkpoint.store import CheckpointStore
@@ -91,7 +90,6 @@ class BackgroundCheckpoints:
 
     def _share(self, step: int, snapshot: Snapshot) -> None:
         try:
-            refuse_broken(snapshot, step)
             self.store.saving(step).share(snapshot, self.share)
         except BaseException:
             self._given_up.set()  # the leader's own: there is nothing left to wait for
@@ -113,7 +111,7 @@ class BackgroundCheckpoints:
 
 
 class NoCheckpoints:
-    """Of a worker whose state no checkpoint takes."""
+    """The other workers', where machines differ (`relaxed` only): shares of two would not fit together."""
 
     def save(self, step: int, state: TrainState, meta: Mapping[str, Any]) -> None:
         return None

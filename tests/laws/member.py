@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -161,7 +162,7 @@ def _watching(job: Job, facts: dict[str, Any], tell: Callable[[int], None]) -> A
     with ExitStack() as stack:
         for module in (inline, worker):
             stack.enter_context(mock.patch.object(module, "assemble", assemble(module.assemble)))
-        stack.enter_context(mock.patch.object(worker, "RayReporter", _Barrier))
+        stack.enter_context(mock.patch.object(worker, "RayReporter", partial(_Barrier, job.folder)))
         if threads := os.environ.get("PINNED_THREADS"):
             stack.enter_context(mock.patch.object(numerics, "num_threads", return_value=int(threads)))
         yield
@@ -170,8 +171,8 @@ def _watching(job: Job, facts: dict[str, Any], tell: Callable[[int], None]) -> A
 class _Barrier:
     """In place of Ray's report: all workers are there at the same step, and the leader has the checkpoint."""
 
-    def __init__(self, store: Any, leader: bool) -> None:
-        self.store, self.leader = store, leader
+    def __init__(self, folder: Any, leader: bool) -> None:
+        self.folder, self.leader = folder, leader
 
     def report(self, step: int, metrics: dict[str, Any]) -> None:
         import torch
@@ -180,7 +181,8 @@ class _Barrier:
         seen = torch.tensor([step])
         dist.all_reduce(seen)
         assert seen.item() == step * dist.get_world_size(), "workers reported different steps"
-        assert not self.leader or (self.store.path(step) / "manifest.json").exists()
+        manifest = self.folder.checkpoints / f"step-{step:08d}" / "manifest.json"
+        assert not self.leader or manifest.exists()
 
 
 def _arm(loop: Any, faults: list[Fault], tell: Callable[[int], None]) -> None:
@@ -216,6 +218,8 @@ def _arm(loop: Any, faults: list[Fault], tell: Callable[[int], None]) -> None:
             return result
 
         loop.evaluation.run = evaluating
+    if not hasattr(loop.checkpoints, "store"):
+        return
     store = loop.checkpoints.store.store
     write = store.write
 

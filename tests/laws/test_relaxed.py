@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import saved
 import torch
-from safetensors.torch import load_file
 
 from god_ray.api import Result
 from god_ray.errors import RecipeError
@@ -37,7 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def weights(result: Result) -> dict[str, torch.Tensor]:
-    return load_file(result.folder / "checkpoints" / f"step-{result.step:08d}" / "model.safetensors")
+    return saved.tensors(result.folder / "checkpoints", result.step)
 
 
 def close(relaxed: Result, bitwise: Result) -> None:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import saved
 
 from god_ray.api import Result
 from god_ray.errors import CheckpointError
@@ -97,7 +98,7 @@ def test_the_driver_is_killed(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> N
     folder = RunFolder(Path(spec["storage"]) / spec["name"])
     assert folder.read()["state"] == "RUNNING"
     assert not folder.is_driven()
-    left = Result(spec["name"], "", "", 0, {}, "", folder.path)
+    left = Result(spec["name"], "", "", 0, {}, "", folder.path, folder.place)
     result, _ = crew.resume(left, DEBUG, faults=[Fault(0, 13, "committed", generation=2)])
     assert result.state == "FAILED"
     result, attempts = crew.resume(result, 3)
@@ -147,8 +148,7 @@ def test_the_best_checkpoint_stays(crew: Crew, spec_of: SpecOf, rows_of: RowsOf)
     scores = {r["step"]: r["eval"]["accuracy"] for r in ledger(result) if "eval" in r}
     best = min(step for step, score in scores.items() if score == max(scores.values()))
     for run in (result, reference):
-        kept = sorted(int(p.name.removeprefix("step-")) for p in (run.folder / "checkpoints").iterdir())
-        assert kept == sorted({best, 24})
+        assert saved.steps(run.folder / "checkpoints") == sorted({best, 24})
 
 
 def test_an_error_in_one_worker_is_the_one_that_is_told(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
@@ -174,13 +174,13 @@ def damage(path: Path) -> None:
 def test_a_damaged_checkpoint_is_passed_over_by_name(crew: Crew, spec_of: SpecOf, rows_of: RowsOf) -> None:
     spec = spec_of("batch_norm", rows_of(64), epochs=4, checkpoint={"every_s": None, "every_steps": 4})
     result, _ = crew.train(spec, 2, asks=[(9, Request("stop"))])
-    damage(result.folder / "checkpoints" / "step-00000010" / "optimizer.safetensors")
+    damage(saved.files(result.folder / "checkpoints", 10, "optimizer")[1])
     result, attempts = crew.resume(result, 3)
     same(result, undisturbed(crew, spec))
     for facts in attempts.facts[0]:
         assert facts["resumed_at"] == 8
         assert "step-00000010" in facts["skipped"][0]
-        assert "optimizer.safetensors" in facts["skipped"][0]
+        assert "optimizer-2of2.1.safetensors" in facts["skipped"][0]
 
 
 def test_when_none_is_intact_the_run_does_not_start_over(
@@ -188,7 +188,7 @@ def test_when_none_is_intact_the_run_does_not_start_over(
 ) -> None:
     spec = spec_of("mlp", rows_of(64), epochs=4)
     result, _ = crew.train(spec, 2, asks=[(5, Request("stop"))])
-    damage(result.folder / "checkpoints" / "step-00000006" / "model.safetensors")
+    damage(saved.files(result.folder / "checkpoints", 6, "model")[0])
     result, _ = crew.resume(result, 2)
     assert result.state == "FAILED"
     assert isinstance(result.failure, CheckpointError)

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from safetensors.torch import load_file
+import saved
 
 from god_ray import api
 from god_ray.errors import CheckpointError
@@ -44,8 +44,8 @@ def test_checkpoint_exactly_on_the_epoch_boundary(crew: Crew, spec_of: SpecOf, r
     assert (result.state, result.step) == ("SUCCEEDED", 24)
     assert attempts.facts[0][0]["resumed_at"] == 8
     same(result, undisturbed(crew, spec))
-    saved = load_file(result.folder / "checkpoints" / "step-00000024" / "optimizer.safetensors")
-    assert {int(v) for k, v in saved.items() if k.endswith("::step")} == {24}
+    found = saved.tensors(result.folder / "checkpoints", 24, "optimizer")
+    assert {int(v) for k, v in found.items() if k.endswith("::step")} == {24}
 
 
 @pytest.mark.parametrize("made", [0, 8, 23])
@@ -184,7 +184,7 @@ def test_random_streams_belong_to_steps_and_lanes(
     assert len(ours) == 24 * 4
     for generator in range(3):
         assert len({draws[generator] for _, draws in ours}) == 24 * 4
-    state = (result.folder / "checkpoints" / "step-00000024" / "state.json").read_text()
+    state = saved.files(result.folder / "checkpoints", 24, "state")[0].read_text()
     assert "rng" not in state
     assert "random" not in state
 

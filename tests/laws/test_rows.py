@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import saved
 
 from god_ray import api
 from god_ray.errors import SpecError, UserError
@@ -91,7 +92,7 @@ def test_evaluation_counts_each_row_once(crew: Crew, spec_of: SpecOf, rows_of: R
         assert result.metrics == found[-1][-1]
     assert [e["num_rows"] for e in found[0]] == [21, 21]
     assert found[0] == found[1] == found[2] == found[3] == found[4]
-    weights = str(result.folder / "checkpoints" / f"step-{result.step:08d}" / "model.safetensors")
+    weights = [str(path) for path in saved.files(result.folder / "checkpoints", result.step, "model")]
     zoo = str(TESTS / "recipes" / "zoo.py")
     right = crew.call("laws.reference", "count_right", zoo, "batch_norm", weights, evaluation)
     assert found[0][-1]["accuracy"] == right / 21

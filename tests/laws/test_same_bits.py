@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import saved
 import torch
-from safetensors.torch import load_file
 
 from laws.crew import DEBUG, TESTS, Crew, happened, ledger
 
@@ -173,7 +173,7 @@ def test_constant_buffers_keep_their_bits(crew: Crew, spec_of: SpecOf, rows_of: 
     """Averaging equal floats would change some of them."""
     spec = spec_of({"model": "buffers"}, rows_of(95), batch_size=23, lanes=7, epochs=1)
     result, _ = crew.train(spec, 5)
-    found = load_file(result.folder / "checkpoints" / f"step-{result.step:08d}" / "model.safetensors")
+    found = saved.tensors(result.folder / "checkpoints", result.step)
     assert torch.equal(found["constant"], torch.linspace(0.1, 0.9, 16))
     assert found["order"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert found["seen_any"].item() is True
@@ -187,7 +187,7 @@ def test_a_parameter_without_gradient_is_left_alone(crew: Crew, spec_of: SpecOf,
     """None in all leaves is None, not zero: weight decay and momentum must not touch it."""
     spec = spec_of("unused", rows_of(75), batch_size=17, epochs=2)
     result, _ = crew.train(spec, 3)
-    found = load_file(result.folder / "checkpoints" / f"step-{result.step:08d}" / "model.safetensors")
+    found = saved.tensors(result.folder / "checkpoints", result.step)
     assert found["never"].tolist() == [1.0, 1.0, 1.0]
 
 
@@ -221,5 +221,5 @@ def test_against_a_plain_reference(
                 with np.load(file) as seen:
                     for name, reference in zip(seen.files, expected, strict=True):
                         assert seen[name].tobytes() == reference.tobytes(), (workers, step, name)
-        found = load_file(result.folder / "checkpoints" / f"step-{result.step:08d}" / "model.safetensors")
+        found = saved.tensors(result.folder / "checkpoints", result.step)
         assert [found[n].numpy().tobytes() for n in seen.files] == [w.tobytes() for w in weights]

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+import saved
 from small_runs import RECIPE, STEPS, project, rewrite
 
 from god_ray.cli import options, outcome
@@ -284,14 +285,14 @@ def test_the_best_checkpoint_is_the_one_that_evaluated_best(
 def test_a_damaged_newest_checkpoint_is_passed_over_by_name(
     god_ray_here, small_run: RunFolder, tmp_path: Path
 ) -> None:
-    (small_run.checkpoints / f"step-{STEPS:08d}" / "model.safetensors").write_bytes(b"")
+    saved.files(small_run.checkpoints, STEPS, "model")[0].write_bytes(b"")
     code, _, err = god_ray_here("export", small_run.path, "--to", tmp_path / "m")
     assert code == 0
-    assert f"passed over step-{STEPS:08d}: model.safetensors has 0 bytes" in err
+    assert f"passed over step-{STEPS:08d}: model-1of1.1.safetensors has 0 bytes" in err
     code, _, err = god_ray_here("export", small_run.path, "--to", tmp_path / "n", "--step", STEPS)
     assert code == 100
     assert not (tmp_path / "n").exists()
-    for path in small_run.checkpoints.glob("step-*/model.safetensors"):
+    for path in small_run.checkpoints.glob("step-*/model*"):
         path.write_bytes(b"")
     code, _, err = god_ray_here("export", small_run.path, "--to", tmp_path / "n")
     assert code == 100

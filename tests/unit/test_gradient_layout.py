@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import saved
 import torch
-from safetensors.torch import load_file
 from small_runs import RECIPE, project, trained
 
 STRIDED = RECIPE.replace(
@@ -25,6 +25,6 @@ def test_a_parameter_that_is_not_contiguous_trains_as_one_that_is(tmp_path: Path
     for strided in (False, True):
         spec = project(tmp_path / str(strided), STRIDED, config={"strided": strided}, determinism=determinism)
         run = trained(spec, tmp_path / "runs", f"strided-{strided}")
-        weights.append(load_file(run.checkpoints / "step-00000021" / "model.safetensors"))
+        weights.append(saved.tensors(run.checkpoints, 21))
     for name, weight in weights[0].items():
         assert torch.allclose(weight, weights[1][name], atol=1e-5), name

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import saved
 import torch
-from safetensors.torch import load_file
 from small_runs import RECIPE, SPEC, STEPS, project, trained, write_rows
 
 from god_ray import api
@@ -104,7 +104,7 @@ def test_a_damaged_checkpoint_is_named_while_the_run_goes_on(
 ) -> None:
     run = trained(project(tmp_path), tmp_path / "runs", "a")
     killed_before_its_final_state(run)
-    (run.checkpoints / "step-00000021" / "model.safetensors").write_bytes(b"")
+    saved.files(run.checkpoints, 21, "model")[0].write_bytes(b"")
     said, move = [], RunFolder.move
 
     def moved(folder: RunFolder, state: str, reason: str) -> None:
@@ -114,7 +114,7 @@ def test_a_damaged_checkpoint_is_named_while_the_run_goes_on(
     monkeypatch.setattr(RunFolder, "move", moved)
     assert api.resume("a", tmp_path / "runs", debug=True).state == "SUCCEEDED"
     assert "training in one process from step 20; steps 21 to 21 are done again and compared" in said[1]
-    assert "; passed over step-00000021: model.safetensors" in said[1]
+    assert "; passed over step-00000021: model-1of1.1.safetensors" in said[1]
 
 
 def test_evaluation_leaves_the_buffers_alone(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_evaluation_leaves_the_buffers_alone(tmp_path: Path) -> None:
     for every in (1, 100):
         spec = project(tmp_path / str(every), counting, eval={"every": every})
         run = trained(spec, tmp_path / "runs", f"every-{every}")
-        calls.append(load_file(run.checkpoints / "step-00000021" / "model.safetensors")["1.calls"])
+        calls.append(saved.tensors(run.checkpoints, 21)["1.calls"])
     assert calls[0] == calls[1] == STEPS
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import saved
 from small_runs import STEPS, ledger_files, project, rewrite, trained, write_rows
 
 from god_ray.monitor.ledger import Ledger
@@ -136,14 +137,14 @@ def an_evaluation_of_fewer_rows(run: RunFolder) -> None:
 
 
 def flip_a_bit_of_a_checkpoint(run: RunFolder) -> None:
-    path = run.checkpoints / f"step-{STEPS:08d}" / "optimizer.safetensors"
+    path = saved.files(run.checkpoints, STEPS, "optimizer")[0]
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
 
 
 def lose_a_file_of_a_checkpoint(run: RunFolder) -> None:
-    (run.checkpoints / f"step-{STEPS:08d}" / "state.json").unlink()
+    saved.files(run.checkpoints, STEPS, "state")[0].unlink()
 
 
 def claim_success_too_early(run: RunFolder) -> None:
@@ -170,9 +171,9 @@ def claim_success_too_early(run: RunFolder) -> None:
         (
             flip_a_bit_of_a_checkpoint,
             "checkpoints",
-            f"step-{STEPS:08d}: the content of optimizer.safetensors",
+            f"step-{STEPS:08d}: the content of optimizer-1of1.1.safetensors",
         ),
-        (lose_a_file_of_a_checkpoint, "checkpoints", f"step-{STEPS:08d}: state.json cannot be read"),
+        (lose_a_file_of_a_checkpoint, "checkpoints", f"step-{STEPS:08d}: state.1.json is missing"),
         (claim_success_too_early, "ending", f"SUCCEEDED with {STEPS} of {2 * STEPS} steps published"),
         (cut_the_end, "checkpoints", f"step-{STEPS:08d} is newer than the ledger"),
     ],
