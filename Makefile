@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: setup demo check test clean
+.PHONY: setup demo check test soak clean
 
 $(BIN)/god-ray: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,6 +25,9 @@ check: setup
 
 test: setup
 	$(BIN)/pytest
+
+soak: setup
+	GOD_RAY_KILLS=$${GOD_RAY_KILLS:-5000} $(BIN)/pytest -q --timeout=0 tests/unit/test_checkpoint_crash.py -k random_moments
 
 clean:
 	rm -rf $(VENV) runs build dist *.egg-info

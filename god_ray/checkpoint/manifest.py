@@ -24,6 +24,10 @@ class NotIntact(Exception):
     """The folder is not what was saved; the message says what differs."""
 
 
+class Unfinished(NotIntact):
+    """There is no manifest: a save that was killed, or one that is being written this moment."""
+
+
 class OtherFormat(Exception):
     """The folder is sound but of a format that this version does not read."""
 

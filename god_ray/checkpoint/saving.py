@@ -47,9 +47,14 @@ class Saving:
             for part, tensors in (("model", snapshot.model), ("optimizer", snapshot.optimizer)):
                 name = files.tensors(part, share, self._attempt)
                 facts[name] = asdict(self._tensors(name, tensors))
-            self._text(files.facts(share, self._attempt), json.dumps(facts))
+            self._say(share, {"files": facts})
         except (OSError, SafetensorError) as error:
+            with suppress(OSError):  # without this word the leader waits as for a worker that died
+                self._say(share, {"failed": str(error)})
             raise self._unwritten(snapshot.num_bytes, error) from error
+
+    def _say(self, share: Share, told: dict[str, Any]) -> None:
+        self._text(files.facts(share, self._attempt), json.dumps(told))
 
     def finish(
         self,
@@ -91,17 +96,21 @@ class Saving:
             name = files.path(self._step, files.facts(share, self._attempt))
             while (told := self._told(name)) is None:
                 if given_up.wait(pause_s) or time.monotonic() > deadline:
-                    raise CheckpointError(
-                        f"checkpoint {self._place} was not finished",
-                        f"share {share} of the state did not come from its worker",
-                        "resume: the previous checkpoints are untouched",
-                    )
-            found |= {file: FileFact(**fact) for file, fact in told.items()}
+                    told = {"failed": "it did not come from its worker"}
+                    break
+            if "failed" in told:
+                raise CheckpointError(
+                    f"checkpoint {self._place} was not finished",
+                    f"share {share} of the state is missing: {told['failed']}",
+                    "resume: the previous checkpoints are untouched",
+                    victim=True,
+                )
+            found |= {file: FileFact(**fact) for file, fact in told["files"].items()}
         return found
 
-    def _told(self, name: str) -> dict[str, dict[str, Any]] | None:
+    def _told(self, name: str) -> dict[str, Any] | None:
         try:
-            told: dict[str, dict[str, Any]] = json.loads(self._store.read(name))
+            told: dict[str, Any] = json.loads(self._store.read(name))
         except FileNotFoundError:
             return None
         return told

@@ -75,8 +75,10 @@ def capture(state: TrainState, share: Share = WHOLE, into: Snapshot | None = Non
     live.refuse_model(state.model)
     model = live.model_tensors(state.model)
     optimizer, scalars = live.optimizer_parts(state.model, state.optimizer)
-    sizes = {f"model {name}": tensor.nbytes for name, tensor in model.items()}
-    sizes |= {f"optimizer {name}": tensor.nbytes for name, tensor in optimizer.items()}
+    sizes = {f"model {name}": tensor.numel() * tensor.element_size() for name, tensor in model.items()}
+    sizes |= {
+        f"optimizer {name}": tensor.numel() * tensor.element_size() for name, tensor in optimizer.items()
+    }
     mine, old = share.of(sizes), into or Snapshot({}, {}, {})
     return Snapshot(
         model={n: _copy(n, t, old.model.get(n)) for n, t in model.items() if f"model {n}" in mine},

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from god_ray.checkpoint import files
 from god_ray.checkpoint.codec import decode
-from god_ray.checkpoint.manifest import Manifest, NotIntact, OtherFormat
+from god_ray.checkpoint.manifest import Manifest, NotIntact, OtherFormat, Unfinished
 from god_ray.checkpoint.saving import Saving
 from god_ray.checkpoint.share import WHOLE
 from god_ray.errors import Bug, CheckpointError
@@ -91,22 +91,24 @@ class CheckpointStore:
             raise _damaged(self.place(step), fault) from fault
 
     def newest_intact(self) -> Found | None:
-        """The newest checkpoint that passes every check. None only if there never was one to be seen here.
+        """The newest checkpoint that passes every check. None only if no save was ever finished here.
 
         CheckpointError if there are checkpoints but none is usable, or if one is of another format: to go
         back behind that one would silently fork the run.
         """
         skipped: list[str] = []
+        finished = False
         for step in reversed(self._folders()):
             try:
                 snapshot, meta = self._load(step)
             except NotIntact as fault:
                 skipped.append(f"{files.folder(step)}: {fault}")
+                finished |= not isinstance(fault, Unfinished)
             except OtherFormat as fault:
                 raise _damaged(self.place(step), fault) from fault
             else:
                 return Found(step, snapshot, meta, skipped)
-        if not skipped:
+        if not finished:
             return None
         raise CheckpointError(
             f"no intact checkpoint is left under {self.store.uri}",
@@ -163,13 +165,11 @@ class CheckpointStore:
             raise _unreadable(self.store.uri, error) from error
 
     def _manifest(self, step: int) -> Manifest:
-        return Manifest.parse(self._read(step, Manifest.NAME))
-
-    def _read(self, step: int, name: str) -> bytes:
+        name = Manifest.NAME
         try:
-            return self.store.read(files.path(step, name))
+            return Manifest.parse(self.store.read(files.path(step, name)))
         except FileNotFoundError:
-            raise NotIntact(f"{name} is missing") from None
+            raise Unfinished(f"{name} is missing (a save that was not finished)") from None
         except OSError as error:
             raise self._unreadable(name, error) from error
 

@@ -229,6 +229,8 @@ class Loop:
         if len(set(said)) > 1:
             raise AuditMismatch("workers end in different states.", f"They hold {said}.")
         self._publish()
+        self.checkpoints.settle()
+        self.group.barrier()  # a worker that cannot write its share raised before, and nobody waits for it
         self.checkpoints.drain()
         self.group.barrier()
         if outcome.step > self.reported:

@@ -59,13 +59,17 @@ class Journal(Protocol):
 
 class Checkpoints(Protocol):
     """Durable state, of which every worker saves its share. `save` copies and returns; it is written after
-    `publish(step)`; `written` is the newest that is whole, for the leader only."""
+    `publish(step)`; `written` is the newest that is whole, for the leader only. `settle` returns when this
+    worker's share is written, `drain` when all are: it waits for the others, so each must have settled first.
+    """
 
     def save(self, step: int, state: TrainState, meta: Mapping[str, Any]) -> None: ...
 
     def publish(self, step: int) -> None: ...
 
     def written(self) -> int | None: ...
+
+    def settle(self) -> None: ...
 
     def drain(self) -> None: ...
 

@@ -20,7 +20,7 @@ from god_ray.checkpoint.store import CheckpointStore
 from god_ray.runtime.best import best_step
 from god_ray.spec.progress import Checkpoint
 
-GIVE_UP_S = 10.0
+GIVE_UP_S = 2.0
 """After a failure: how long a save in flight waits for the shares of the others."""
 
 
@@ -44,7 +44,8 @@ class BackgroundCheckpoints:
         self._spare: Snapshot | None = None
         self._given_up = threading.Event()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._running: Future[int | None] | None = None
+        self._sharing: Future[None] | None = None
+        self._finishing: Future[int] | None = None
         self._written: int | None = None
 
     def save(self, step: int, state: TrainState, meta: Mapping[str, Any]) -> None:
@@ -52,14 +53,22 @@ class BackgroundCheckpoints:
         self._held = (step, capture(state, self.share, spare), dict(meta))
 
     def publish(self, step: int) -> None:
-        if self._held is not None and self._held[0] <= step:
-            self._collect(wait=True)
-            self._running = self._thread.submit(self._write, *self._held)
-            self._held = None
+        if self._held is None or self._held[0] > step:
+            return
+        self._collect(wait=True)
+        step, snapshot, meta = self._held
+        self._held = None
+        self._sharing = self._thread.submit(self._share, step, snapshot)
+        if self.leading is not None:
+            self._finishing = self._thread.submit(self._finish, self.leading, step, snapshot.scalars, meta)
 
     def written(self) -> int | None:
         self._collect(wait=False)
         return self._written
+
+    def settle(self) -> None:
+        if self._sharing is not None:
+            self._sharing.result()
 
     def drain(self) -> None:
         self._collect(wait=True)
@@ -72,22 +81,28 @@ class BackgroundCheckpoints:
         giving_up.cancel()
 
     def _collect(self, wait: bool) -> None:
-        if self._running is not None and (wait or self._running.done()):
-            running, self._running = self._running, None
-            self._written = running.result()
+        if self._sharing is not None and (wait or self._sharing.done()):
+            sharing, self._sharing = self._sharing, None
+            sharing.result()
+        if self._finishing is not None and (wait or self._finishing.done()):
+            finishing, self._finishing = self._finishing, None
+            self._written = finishing.result()
 
-    def _write(self, step: int, snapshot: Snapshot, meta: dict[str, Any]) -> int | None:
-        saving = self.store.saving(step)
-        saving.share(snapshot, self.share)
-        leading = self.leading
-        if leading is not None:
-            leading.sync_ledger()  # a checkpoint must not outlive the lines of the steps that led to it
-            saving.finish(snapshot.scalars, {**leading.meta, **meta}, self.share.count, self._given_up)
-            self.store.written(step)
-            leading.remember(step)
-            self.store.prune(leading.policy.keep, self._best(leading.policy))
+    def _share(self, step: int, snapshot: Snapshot) -> None:
+        try:
+            self.store.saving(step).share(snapshot, self.share)
+        except BaseException:
+            self._given_up.set()  # the leader's own: there is nothing left to wait for
+            raise
         self._spare = snapshot
-        return step if leading is not None else None
+
+    def _finish(self, leading: Leading, step: int, scalars: dict[str, Any], meta: dict[str, Any]) -> int:
+        leading.sync_ledger()  # a checkpoint must not outlive the lines of the steps that led to it
+        self.store.saving(step).finish(scalars, {**leading.meta, **meta}, self.share.count, self._given_up)
+        self.store.written(step)
+        leading.remember(step)
+        self.store.prune(leading.policy.keep, self._best(leading.policy))
+        return step
 
     def _best(self, policy: Checkpoint) -> set[int]:
         """The best one stays, however old it is."""
@@ -105,6 +120,9 @@ class NoCheckpoints:
         return None
 
     def written(self) -> int | None:
+        return None
+
+    def settle(self) -> None:
         return None
 
     def drain(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -16,10 +18,11 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from test_checkpoint_store import save, snapshot_of
 
-from god_ray.checkpoint.manifest import Manifest
+from god_ray.checkpoint.manifest import Manifest, fact_of
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import CheckpointError
 from god_ray.storage.local import LocalStore
+from god_ray.storage.store import Store, open_store
 
 
 def truncate(name: str, keep: float) -> Callable[[Path], None]:
@@ -54,27 +57,34 @@ def renamed(path: Path) -> None:
 
 
 def in_its_place_a_folder(path: Path) -> None:
-    (path / "model.safetensors").unlink()
-    (path / "model.safetensors").mkdir()
+    (path / MODEL).unlink()
+    (path / MODEL).mkdir()
 
 
+def strangers(path: Path) -> None:
+    shutil.rmtree(path)
+    path.mkdir()
+    (path / "copy of model.safetensors").write_bytes(b"")
+
+
+MODEL, OPTIMIZER, STATE = "model-1of1.1.safetensors", "optimizer-1of1.1.safetensors", "state.1.json"
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "tensors cut": (truncate("model.safetensors", 0.5), "model.safetensors has 38 bytes instead of 76"),
-    "tensors emptied": (truncate("optimizer.safetensors", 0), "optimizer.safetensors has 0 bytes"),
-    "a flipped bit in a tensor": (flip("model.safetensors", 1), "content of model.safetensors was altered"),
-    "a flipped bit in a header": (flip("optimizer.safetensors", 0.1), "content of optimizer.safetensors"),
-    "a flipped bit in the scalars": (flip("state.json", 0.5), "content of state.json was altered"),
-    "no tensors": (remove("model.safetensors"), "model.safetensors cannot be read: No such file"),
-    "no optimizer": (remove("optimizer.safetensors"), "optimizer.safetensors cannot be read"),
-    "no scalars": (remove("state.json"), "state.json cannot be read"),
+    "tensors cut": (truncate(MODEL, 0.5), f"{MODEL} has 38 bytes instead of 76"),
+    "tensors emptied": (truncate(OPTIMIZER, 0), f"{OPTIMIZER} has 0 bytes"),
+    "a flipped bit in a tensor": (flip(MODEL, 1), f"content of {MODEL} was altered"),
+    "a flipped bit in a header": (flip(OPTIMIZER, 0.1), f"content of {OPTIMIZER}"),
+    "a flipped bit in the scalars": (flip(STATE, 0.5), f"content of {STATE} was altered"),
+    "no tensors": (remove(MODEL), f"{MODEL} is missing"),
+    "no optimizer": (remove(OPTIMIZER), f"{OPTIMIZER} is missing"),
+    "no scalars": (remove(STATE), f"{STATE} is missing"),
     "no manifest": (remove("manifest.json"), "manifest.json is missing"),
-    "an empty manifest": (truncate("manifest.json", 0), "manifest.json is no manifest (0 characters)"),
+    "an empty manifest": (truncate("manifest.json", 0), "manifest.json is no manifest (0 bytes)"),
     "half a manifest": (truncate("manifest.json", 0.5), "manifest.json is no manifest"),
     "a flipped bit in the manifest": (flip("manifest.json", 0.5), "manifest.json"),
-    "a file of another": (from_another("model.safetensors"), "content of model.safetensors was altered"),
+    "a file of another": (from_another(MODEL), f"content of {MODEL} was altered"),
     "all of another": (renamed, "named for step 20, its manifest says 10"),
-    "a folder for a file": (in_its_place_a_folder, "model.safetensors"),
-    "an empty folder": (lambda path: (shutil.rmtree(path), path.mkdir())[1], "manifest.json is missing"),
+    "a folder for a file": (in_its_place_a_folder, MODEL),
+    "files only that nobody wrote": (strangers, "manifest.json is missing"),
 }
 
 
@@ -85,10 +95,14 @@ def store(tmp_path: Path) -> CheckpointStore:
     return made
 
 
+def folder(store: CheckpointStore, step: int) -> Path:
+    return Path(store.place(step))
+
+
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_damaged_one_is_passed_over_by_name(store: CheckpointStore, kind: str) -> None:
     damage, fault = DAMAGE[kind]
-    damage(store.path(20))
+    damage(folder(store, 20))
     found = store.newest_intact()
     assert found is not None
     assert found.step == 10
@@ -96,7 +110,9 @@ def test_a_damaged_one_is_passed_over_by_name(store: CheckpointStore, kind: str)
     assert len(found.skipped) == 1
     assert found.skipped[0].startswith("step-00000020: ")
     assert fault in found.skipped[0]
-    assert store.verify() == found.skipped
+    unfinished = "a save that was not finished" in found.skipped[0]
+    problems = [f"step-{step:08d}: {text}" for step, text in store.verify().items()]
+    assert problems == ([] if unfinished else found.skipped)
     with pytest.raises(CheckpointError, match="step-00000020") as caught:
         store.load(20)
     assert fault in caught.value.why
@@ -105,8 +121,8 @@ def test_a_damaged_one_is_passed_over_by_name(store: CheckpointStore, kind: str)
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_none_left_is_an_error_never_a_fresh_start(store: CheckpointStore, kind: str) -> None:
     damage, _ = DAMAGE[kind]
-    damage(store.path(20))
-    os.truncate(store.path(10) / "state.json", 1)
+    damage(folder(store, 20))
+    os.truncate(folder(store, 10) / STATE, 1)
     with pytest.raises(CheckpointError, match="no intact checkpoint is left") as caught:
         store.newest_intact()
     assert "step-00000010: " in caught.value.why
@@ -115,11 +131,11 @@ def test_none_left_is_an_error_never_a_fresh_start(store: CheckpointStore, kind:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]),
+    name=st.sampled_from([MODEL, OPTIMIZER, STATE, "manifest.json"]),
     data=st.data(),
 )
 def test_any_flipped_bit_is_found(store: CheckpointStore, name: str, data: st.DataObject) -> None:
-    path = store.path(20) / name
+    path = folder(store, 20) / name
     sound = path.read_bytes()
     index, bit = data.draw(st.integers(0, len(sound) - 1)), data.draw(st.integers(0, 7))
     broken = bytearray(sound)
@@ -142,57 +158,85 @@ def _same_json(left: bytes, right: bytes) -> bool:
 
 
 def test_stray_things_are_not_checkpoints(store: CheckpointStore) -> None:
-    (store.root / "latest").write_text("step-00000099")
-    (store.root / "step-00000099").write_text("a file")
-    (store.root / "step-99").mkdir()
-    (store.root / "step-00000098.bak").mkdir()
-    (store.path(20) / ".DS_Store").write_bytes(b"\0")
-    (store.root / "step-00000097").symlink_to(store.root / "nowhere")
+    root = folder(store, 20).parent
+    (root / "latest").write_text("step-00000099")
+    (root / "latest_checkpoint").write_text("")
+    (root / "step-00000099").write_text("a file")
+    (root / "step-00000096").mkdir()
+    shutil.copytree(folder(store, 20), root / "step-99")
+    shutil.copytree(folder(store, 20), root / "step-00000098.bak")
+    shutil.copytree(folder(store, 20), root / "step-00000095.1.tmp")
+    (folder(store, 20) / f"{MODEL}.tmp").write_bytes(b"half")
+    (folder(store, 20) / ".DS_Store").write_bytes(b"\0")
+    (root / "step-00000097").symlink_to(root / "nowhere")
     found = store.newest_intact()
     assert found is not None
     assert (found.step, found.skipped) == (20, [])
     assert store.steps() == [10, 20]
-    assert store.verify() == []
+    assert store.verify() == {}
 
 
 def test_another_format_is_refused_by_name_and_nothing_behind_it_is_used(store: CheckpointStore) -> None:
     """A newer god_ray wrote it: to resume behind it would fork the run."""
-    path = store.path(20) / Manifest.NAME
+    path = folder(store, 20) / Manifest.NAME
     envelope = json.loads(path.read_text())
-    envelope["format"] = 2
+    envelope["format"] = 3
     content = json.dumps(envelope["content"], sort_keys=True, separators=(",", ":"))
-    envelope["xxh3_128"] = xxhash.xxh3_128_hexdigest(f"2\n{content}".encode())
+    envelope["xxh3_128"] = xxhash.xxh3_128_hexdigest(f"3\n{content}".encode())
     path.write_text(json.dumps(envelope))
     for read in (lambda: store.load(20), store.newest_intact, lambda: store.meta(20)):
-        with pytest.raises(CheckpointError, match=r"(?s)step-00000020.*format 2; .* reads format 1"):
+        with pytest.raises(CheckpointError, match=r"(?s)step-00000020.*format 3; .* reads formats 1 and 2"):
             read()
     assert store.steps() == [10]
     assert len(store.verify()) == 1
     save(store, 30, 40)
     assert store.prune(1, set()) == [10, 30]
-    assert store.path(20).is_dir()
+    assert folder(store, 20).is_dir()
 
 
 def test_a_manifest_that_matches_its_files_but_not_the_state_is_found(store: CheckpointStore) -> None:
     """The last net: tensors exchanged and all hashes made to fit, except the digest."""
-    path = store.path(20)
-    save_file({"w": torch.zeros(3)}, path / "model.safetensors")
-    manifest = Manifest.read(path)
-    from god_ray.checkpoint.manifest import fact_of
-
-    manifest.files["model.safetensors"] = fact_of(path / "model.safetensors")
-    manifest.write(path)
+    path = folder(store, 20)
+    save_file({"w": torch.zeros(3)}, path / MODEL)
+    manifest = Manifest.parse((path / Manifest.NAME).read_bytes())
+    manifest.files[MODEL] = fact_of(path / MODEL)
+    (path / Manifest.NAME).write_text(manifest.text())
     with pytest.raises(CheckpointError, match="its digest is"):
         store.load(20)
 
 
-def test_unreadable_is_named(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An I/O error of the disk while reading."""
-    import god_ray.checkpoint.manifest as module
+def test_unreadable_is_named(tmp_path: Path, store: CheckpointStore) -> None:
+    """An I/O error of the disk: of one file, it is damage; of the whole place, an error."""
 
-    def broken(path: Path) -> None:
-        raise OSError(5, "Input/output error", str(path))
+    class Failing(LocalStore):
+        @contextmanager
+        def fetch(self, name: str) -> Iterator[Path]:
+            if name.startswith("step-00000020/optimizer"):
+                raise OSError(5, "Input/output error", name)
+            with super().fetch(name) as path:
+                yield path
 
-    monkeypatch.setattr(module, "fact_of", broken)
+    failing = CheckpointStore(Failing(tmp_path), 2)
     with pytest.raises(CheckpointError, match="Input/output error"):
-        store.load(20)
+        failing.load(20)
+    found = failing.newest_intact()
+    assert found is not None
+    assert (found.step, len(found.skipped)) == (10, 1)
+    assert found.skipped[0].startswith(f"step-00000020: {OPTIMIZER} cannot be read")
+
+
+def test_a_store_that_does_not_answer_does_not_send_a_run_back(s3: str) -> None:
+    """Its newest checkpoint may be intact: nothing is passed over, nothing started anew."""
+    save(CheckpointStore(open_store(s3), 1), 10, 20)
+
+    class Failing:
+        def __init__(self, inner: Store) -> None:
+            self.inner, self.uri, self.list = inner, inner.uri, inner.list
+
+        def read(self, name: str) -> bytes:
+            if name.startswith("step-00000020/"):
+                raise OSError("503 Slow Down")
+            return self.inner.read(name)
+
+    with pytest.raises(CheckpointError, match="503 Slow Down"):
+        CheckpointStore(cast("Store", Failing(open_store(s3))), 2).newest_intact()

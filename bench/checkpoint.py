@@ -1,0 +1,152 @@
+"""How long the step loop stands still for a checkpoint: god_ray against torch.save + ray.train.report.
+
+Run: python bench/checkpoint.py [--quick] [--rounds N]. Both train the same MLP with AdamW under a
+TorchTrainer with two workers on one Ray, taking turns; the slower worker counts. A run's first save
+stands apart: its memory is new. Its last is left out, there the run waits for the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import measure
+import recipe
+from turns import THREADS
+
+WORKERS, SAVES = 2, 5
+SIZES = {
+    "85k parameters, 1 MB": ((64, 256, 256, 10), measure.BATCH_SIZE, 40),
+    "33M parameters, 400 MB": ((64, *[2048] * 9, 10), 8, 16),
+}
+"""Widths, rows of a step, steps from save to save."""
+
+
+def stock(config: dict[str, Any]) -> None:
+    """Ray Train's worker, as its documentation has it."""
+    import ray.train
+    import torch
+    from ray.train import Checkpoint
+    from ray.train.torch import prepare_model
+    from torch.nn import functional
+
+    torch.set_num_threads(1)
+    rank, rows = ray.train.get_context().get_world_rank(), config["rows"] // WORKERS
+    model = prepare_model(recipe.network(config["widths"]))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    x, y = torch.randn(rows, measure.NUM_FEATURES), torch.randint(10, (rows,))
+    seconds = []
+    for step in range(1, config["every"] * SAVES + 1):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if step % config["every"]:
+            continue
+        begin = perf_counter()
+        with tempfile.TemporaryDirectory(dir=config["folder"]) as folder:
+            checkpoint = None
+            if rank == 0:
+                state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
+                torch.save(state, f"{folder}/state.pt")
+                checkpoint = Checkpoint.from_directory(folder)
+            ray.train.report({"step": step}, checkpoint=checkpoint)
+        seconds.append(perf_counter() - begin)
+    Path(f"{config['times']}-{rank}").write_text(json.dumps(seconds))
+
+
+def run_stock(folder: Path, job: dict[str, Any]) -> None:
+    from ray.train import CheckpointConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    variables = {**THREADS, "PYTHONPATH": str(measure.FOLDER)}
+    TorchTrainer(
+        stock,
+        train_loop_config=job,
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(num_workers=WORKERS),
+        run_config=RunConfig(
+            storage_path=str(folder),
+            checkpoint_config=CheckpointConfig(num_to_keep=1),
+            worker_runtime_env={"env_vars": variables},
+        ),
+    ).fit()
+
+
+def run_god_ray(folder: Path, job: dict[str, Any], data: Path) -> None:
+    import god_ray
+
+    spec = measure.spec(
+        data,
+        job["widths"],
+        WORKERS,
+        WORKERS,
+        recipe=str(measure.FOLDER / "checkpoint_recipe.py"),
+        config={"widths": job["widths"], "times": job["times"]},
+        batch_size=job["rows"],
+        steps=job["every"] * SAVES,
+        storage=str(folder),
+        checkpoint={"every_steps": job["every"], "every_s": None, "keep": 1},
+    )
+    result = god_ray.train(spec)
+    if result.state != "SUCCEEDED":
+        raise RuntimeError(str(result.failure))
+
+
+def still_s(times: str) -> list[float]:
+    """Of each save, the slower worker's."""
+    workers = [json.loads(Path(f"{times}-{rank}").read_text()) for rank in range(WORKERS)]
+    return [max(seconds) for seconds in zip(*workers, strict=True)]
+
+
+def rows_of(size: str, folder: Path, data: Path, rounds: int) -> list[list[str]]:
+    widths, rows, every = SIZES[size]
+    found: dict[str, list[list[float]]] = {"stock": [], "god_ray": []}
+    for i in range(rounds):
+        for kind in ("stock", "god_ray") if i % 2 == 0 else ("god_ray", "stock"):
+            place = folder / f"{kind}-{i}"
+            place.mkdir()
+            job = {"widths": list(widths), "rows": rows, "every": every, "folder": str(place)}
+            job["times"] = str(place / "times")
+            if kind == "stock":
+                run_stock(place, job)
+            else:
+                run_god_ray(place, job, data)
+            found[kind].append(still_s(job["times"]))
+            shutil.rmtree(place)
+    cells = []
+    for name, part in (("first", slice(0, 1)), ("others", slice(1, -1))):
+        ours, theirs = ([s * 1000 for run in found[k] for s in run[part]] for k in ("god_ray", "stock"))
+        ratios = [a / b for a, b in zip(ours, theirs)]
+        cells.append([size, name, *(measure.spread(v, 1) for v in (ours, theirs)), measure.spread(ratios, 3)])
+    return cells
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the small model only, once")
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(measure.FOLDER), os.environ.get("PYTHONPATH", "")])
+    import ray
+
+    ray.init(address="local", num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="god_ray-bench-") as name:
+        folder = Path(name)
+        data = measure.write_data(folder / "train.parquet", 200 * measure.BATCH_SIZE)
+        for size in list(SIZES)[: 1 if chosen.quick else None]:
+            (folder / size[:3]).mkdir()
+            rows += rows_of(size, folder / size[:3], data, 1 if chosen.quick else chosen.rounds)
+    ray.shutdown()
+    measure.heading(f"Checkpoints: the loop stands still, {WORKERS} workers; median (min-max)")
+    measure.table(["", "saves", "god_ray (ms)", "torch.save + report (ms)", "ratio"], rows)
+
+
+if __name__ == "__main__":
+    main()
