@@ -46,8 +46,8 @@ def tensors(data: Path, columns: Sequence[str] | None = None) -> dict[str, Tenso
     return windows
 
 
-def arrives(data: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """All rows in file order as a collate gets them, which preprocess passed on."""
+def arrives(data: Path, columns: Sequence[str] | None = None, encode: bool = False) -> pa.Table:
+    """All rows in file order as a collate gets them, which preprocess passed on, as dictionaries or as is."""
     tables: list[pa.Table] = []
     source = ParquetSource.open([str(data)], columns, allow_any=True)
 
@@ -56,7 +56,7 @@ def arrives(data: Path, columns: Sequence[str] | None = None) -> pa.Table:
         return {"n": torch.zeros(table.num_rows)}
 
     for shuffle in ("full", "none"):
-        _leaf(source, shuffle, collate)
+        _leaf(source, shuffle, collate, encode)
     whole, windows = tables
     numbers = ParquetSource.open([str(data)], columns, allow_any=True).manifest.num_rows
     assert whole.num_rows == windows.num_rows == numbers
@@ -64,10 +64,14 @@ def arrives(data: Path, columns: Sequence[str] | None = None) -> pa.Table:
     return windows
 
 
-def _leaf(source: ParquetSource, shuffle: str, collate: Any) -> dict[str, Tensor]:
+def _encoded(table: pa.Table) -> pa.Table:
+    return pa.table({name: table[name].dictionary_encode() for name in table.column_names})
+
+
+def _leaf(source: ParquetSource, shuffle: str, collate: Any, encode: bool = False) -> dict[str, Tensor]:
     rows = source.manifest.num_rows
     plan = DataPlan(source.manifest, rows, 1, 0, shuffle, 100, 1)  # type: ignore[arg-type]
-    feed = open_feed(source, plan, reader="direct", preprocess=lambda table: table, collate=collate)
+    feed = open_feed(source, plan, reader="direct", preprocess=_encoded if encode else None, collate=collate)
     leaf = feed.leaf(plan.cursor_at(0), 0)
     feed.close()
     assert leaf is not None

@@ -208,6 +208,8 @@ def test_dictionary_codes_that_differ_between_files(tmp_path: Path) -> None:
     assert column.type == pa.large_string()
     assert same_both_ways(tmp_path / "mixed", pets[0], pa.array(["emu"])).type == pa.large_string()
     refused_as_tensor(tmp_path, pets[0], "pyarrow.compute.index_in(column, value_set=[...])")
+    again = arrives(tmp_path / "d/one", encode=True)["v"]  # by preprocess, piece by piece
+    assert (again.type, again.to_pylist()) == (column.type, column.to_pylist())
     numbers = pa.array(BIG).dictionary_encode()
     assert tensors(files(tmp_path / "n", {"v": numbers}))["v"].tolist() == BIG
 
