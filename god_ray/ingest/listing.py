@@ -16,7 +16,6 @@ from urllib.parse import unquote
 
 from god_ray.errors import DataError
 from god_ray.storage import inputs
-from god_ray.storage.local import local_path
 from god_ray.storage.store import is_remote
 
 _SIDE_RULE = 'names that begin with "_" or ".", *.crc and *.tmp are side files, which do not count'
@@ -41,7 +40,7 @@ def list_files(paths: list[str]) -> list[Found]:
     """
     found: dict[str, Found] = {}
     sides = []
-    for entry in map(_without_scheme, paths):
+    for entry in paths:
         if _names_side_file(entry):
             sides.append(entry)
             continue
@@ -71,10 +70,6 @@ def list_files(paths: list[str]) -> list[Found]:
             file=sides[0] if sides else "",
         )
     return list(found.values())
-
-
-def _without_scheme(entry: str) -> str:
-    return entry if is_remote(entry) else str(local_path(entry))
 
 
 def _files(entry: str) -> list[Found]:
@@ -122,7 +117,7 @@ def _expand_uri(uri: str) -> Iterator[Found]:
         return
     pattern = unquote(place[len(root) + 1 :]).split("/") if root != place else ["**"]
     folder = root + mark + options
-    there = dict(inputs.walk(folder))
+    there = inputs.walk(folder)
     _refuse_table(uri, {part for name in there for part in name.split("/")[:-1]})
     for name in sorted(there):
         parts = name.split("/")
