@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from god_ray.errors import DataError
 from god_ray.storage import inputs
+from god_ray.storage.filesystem import without_secrets
 from god_ray.storage.store import is_remote
 
 _SIDE_RULE = 'names that begin with "_" or ".", *.crc and *.tmp are side files, which do not count'
@@ -41,6 +42,8 @@ def list_files(paths: list[str]) -> list[Found]:
     found: dict[str, Found] = {}
     sides = []
     for entry in paths:
+        if is_remote(entry):
+            _refuse_secrets(entry)
         if _names_side_file(entry):
             sides.append(entry)
             continue
@@ -70,6 +73,17 @@ def list_files(paths: list[str]) -> list[Found]:
             file=sides[0] if sides else "",
         )
     return list(found.values())
+
+
+def _refuse_secrets(entry: str) -> None:
+    shown = without_secrets(entry)
+    if shown != entry.rstrip("/"):
+        raise DataError(
+            f"{shown}: user and password stand in the URI",
+            "A place is kept with the run and told in messages.",
+            "take them out, and give them by the environment (AWS_ACCESS_KEY_ID and the like)",
+            file=shown,
+        )
 
 
 def _files(entry: str) -> list[Found]:

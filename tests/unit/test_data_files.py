@@ -234,10 +234,12 @@ def test_uris(tmp_path: Path, s3: str) -> None:
         f"{uri}/_SUCCESS": "only a side file",
         f"{uri}/nothing": "no data there",
         f"{s3}-gone/x": "cannot be read|no data there",
+        "s3://key:secret@bucket/x": "user and password stand in the URI",
     }.items():
         with pytest.raises(DataError, match=said) as caught:
             ParquetSource.open([entry])
-        assert entry in str(caught.value)
+        assert entry.replace("key:secret@", "") in str(caught.value)
+        assert "secret" not in str(caught.value)
     put(tmp_path / "longer.parquet", {"x": np.arange(100.0)})
     source = ParquetSource.open([uri])
     with bucket.open_output_stream(f"{root}/a set/sub/part-1.parquet") as stream:
