@@ -115,6 +115,8 @@ def test_texts_that_mean_null(tmp_path: Path) -> None:
         (b"a,,c\n1,2,3\n", r"t\.csv:1: column 2 has no name"),
         (b"a,b\n1,2\n\xe9,4\n", r"t\.csv:3: byte 0xe9 is not UTF-8 text"),
         ("a,b\n1,2\n".encode("utf-16"), r"t\.csv:1: byte 0xff is not UTF-8 text"),
+        (b"a,b\n1,2\n3,x\ry\n", r"t\.csv:3: a carriage return inside a row"),
+        (b'a,b\n1,2\n"3,4\n', r"t\.csv"),
         (b"", r"t\.csv: the file is empty"),
         (b"a,b\n", r"t\.csv: there are no rows"),
     ],
@@ -145,6 +147,10 @@ def test_quotes_marks_and_line_ends(tmp_path: Path) -> None:
         "a": ["x, y\nz", 'he said "no"'],
         "b": [None, 1],
     }
+    (tmp_path / "u.csv").write_bytes(b'a,b\r\n"x\ry\n\r","z\r"\r\n')
+    assert rows_of(source_of(tmp_path / "u.csv")).to_pydict() == {"a": ["x\ry\n\r"], "b": ["z\r"]}
+    (tmp_path / "v.csv").write_bytes(b"a,b\r1,2\r3,4")
+    assert rows_of(source_of(tmp_path / "v.csv")).to_pydict() == {"a": [1, 3], "b": [2, 4]}
     (tmp_path / "t.tsv").write_text("b\ta\n1\tx, y\n")
     assert rows_of(source_of(tmp_path / "t.tsv")).to_pydict() == {"b": [1], "a": ["x, y"]}
 

@@ -12,7 +12,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 import pyarrow as pa
 import pyarrow.csv
@@ -59,6 +59,9 @@ class Delimited:
         absent = [name for name in self.types if name not in first]
         if self.closed:
             faults += [_no_column(self.files[0].path, name, first) for name in absent]
+        if faults:
+            raise refuse(faults)
+        faults += [fault for file in self.files if (fault := _lone_return(file.path))]
         if faults:
             raise refuse(faults)
         self._note_header(first)
@@ -185,6 +188,37 @@ def _not_utf8(path: str) -> Fault:
                 rule = f"byte {line[error.start]:#04x} is not UTF-8 text"
                 return Fault(f"{path}:{number}", "", "", rule, "save the file as UTF-8")
     return Fault(path, "", "", "it is not UTF-8 text", "save the file as UTF-8")
+
+
+def _lone_return(path: str) -> Fault | None:
+    """A carriage return inside a row and outside quotes, in a file whose rows end otherwise.
+
+    Arrow takes it for the end of a row, others for a character of the value.
+    """
+    with bytes_of(path) as content:
+        if not _has_lone_return(content):
+            return None
+        content.seek(0)
+        inside = False
+        for number, line in enumerate(content, start=1):
+            body = line.removesuffix(b"\n").removesuffix(b"\r")
+            if b"\r" in body and line.endswith(b"\n"):
+                bare = b"".join(body.split(b'"')[inside::2])
+                if b"\r" in bare:
+                    fix = "put quotes around the value, or write the file with one kind of line ends"
+                    return Fault(f"{path}:{number}", "", "", "a carriage return inside a row", fix)
+            inside ^= body.count(b'"') % 2 == 1
+    return None
+
+
+def _has_lone_return(content: BinaryIO) -> bool:
+    last = b""
+    while block := last + content.read(BLOCK_BYTES):
+        last = b"\r" if block.endswith(b"\r") and len(block) > 1 else b""
+        body = block.removesuffix(last)
+        if body.count(b"\r") > body.count(b"\r\n"):
+            return True
+    return False
 
 
 def _other_columns(files: Sequence[Found], headers: Sequence[Sequence[object]]) -> Iterator[Fault]:
