@@ -26,6 +26,16 @@ from god_ray.plan import DataPlan
 
 LANES, WINDOW, ROWS_PER_GROUP, NUM_FILES = 4, 8, 10_000, 8
 POSITIONS = (0.0, 0.1, 0.5, 0.9)
+Taken = tuple[float, float]
+"""Seconds, and CPU seconds of this process."""
+
+
+def now() -> Taken:
+    return time.perf_counter(), time.process_time()
+
+
+def since(begin: Taken) -> Taken:
+    return time.perf_counter() - begin[0], time.process_time() - begin[1]
 
 
 def batches(folder: Path) -> Iterator[dict[str, Tensor]]:
@@ -36,18 +46,18 @@ def batches(folder: Path) -> Iterator[dict[str, Tensor]]:
             yield {name: torch.from_numpy(values.copy()) for name, values in columns.items()}
 
 
-def read_and_skip(folder: Path, position: float, num_batches: int) -> float:
-    """Seconds to the first batch after the skipped ones."""
-    begin, skip = time.perf_counter(), int(position * num_batches)
+def read_and_skip(folder: Path, position: float, num_batches: int) -> Taken:
+    """To the first batch after the skipped ones."""
+    begin, skip = now(), int(position * num_batches)
     for number, _ in enumerate(batches(folder)):
         if number == skip:
             break
-    return time.perf_counter() - begin
+    return since(begin)
 
 
-def by_arithmetic(folder: Path, position: float) -> float:
-    """Seconds to every lane's share of the step at that position."""
-    begin = time.perf_counter()
+def by_arithmetic(folder: Path, position: float) -> Taken:
+    """To every lane's share of the step at that position."""
+    begin = now()
     source = ParquetSource.open([str(folder)])
     plan = DataPlan(source.manifest, measure.BATCH_SIZE, LANES, 1, "window", WINDOW, 2)
     feed = open_feed(source, plan, reader="direct")
@@ -55,7 +65,7 @@ def by_arithmetic(folder: Path, position: float) -> float:
     feed.start(cursor, range(LANES))
     for lane in range(LANES):
         feed.leaf(cursor, lane)
-    taken = time.perf_counter() - begin
+    taken = since(begin)
     feed.close()
     return taken
 
@@ -71,7 +81,7 @@ def main() -> None:
         for index in range(NUM_FILES):
             measure.write_data(folder / f"{index}.parquet", num_rows // NUM_FILES, ROWS_PER_GROUP)
         size = sum(path.stat().st_size for path in folder.iterdir())
-        times: dict[tuple[str, float], list[float]] = {}
+        times: dict[tuple[str, float], list[Taken]] = {}
         for _ in range(options.rounds):
             for at in POSITIONS:
                 skipped = read_and_skip(folder, at, num_rows // measure.BATCH_SIZE)
@@ -80,10 +90,14 @@ def main() -> None:
     measure.heading(f"From opening to the first batch: {num_rows:,} rows, {size / 1e9:.2f} GB")
     rows = []
     for at in POSITIONS:
-        ours, theirs = times["god_ray", at], times["skip", at]
-        ratio = measure.spread([a / b for a, b in zip(theirs, ours)], 1)
-        rows.append([f"{at:.0%}", measure.spread(ours), measure.spread(theirs), ratio])
-    measure.table(["position", "god_ray (s)", "read and skip (s)", "read and skip / god_ray"], rows)
+        cells = [f"{at:.0%}"]
+        for kind in (0, 1):
+            cells += [
+                measure.spread([taken[kind] for taken in times[who, at]]) for who in ("god_ray", "skip")
+            ]
+        rows.append(cells)
+    columns = [f"{who} ({unit})" for unit in ("s", "CPU s") for who in ("god_ray", "read and skip")]
+    measure.table(["position", *columns], rows)
 
 
 if __name__ == "__main__":

@@ -65,10 +65,8 @@ def missing_columns(names: Sequence[str], wanted: Sequence[str], file: str = "")
     for name in wanted:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
-            more = ", ..." if len(names) > _SHOWN_NAMES else ""
-            fix = (
-                f"did you mean {near[0]}?" if near else f"use one of {', '.join(names[:_SHOWN_NAMES])}{more}"
-            )
+            some = [*names[:_SHOWN_NAMES], *(["..."] if len(names) > _SHOWN_NAMES else [])]
+            fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(some)}"
             faults.append(Fault(file, name, "", "there is no such column", fix))
     return faults
 

@@ -11,6 +11,7 @@ import fnmatch
 import glob
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -44,11 +45,12 @@ def list_files(paths: list[str]) -> list[Found]:
     for entry in paths:
         if is_remote(entry):
             _refuse_secrets(entry)
-        if _names_side_file(entry):
+        with _naming(entry):
+            side = _names_side_file(entry)
+            files = [] if side else list(_expand(entry))
+        if side:
             sides.append(entry)
-            continue
-        files = _files(entry)
-        if not files:
+        elif not files:
             raise DataError(
                 f"{entry}: no data there",
                 f"It is no file, no folder with files, no pattern that matches one; {_SIDE_RULE}.",
@@ -86,9 +88,10 @@ def _refuse_secrets(entry: str) -> None:
         )
 
 
-def _files(entry: str) -> list[Found]:
+@contextmanager
+def _naming(entry: str) -> Iterator[None]:
     try:
-        return list(_expand(entry))
+        yield
     except OSError as error:
         said = str(error).splitlines()[0].rstrip(".")
         fix = "make it readable, or correct data.train or data.eval"
