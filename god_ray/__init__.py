@@ -1,4 +1,4 @@
-"""The front door: `god_ray.Recipe`, `god_ray.train`, `god_ray.resume`, `god_ray.Result`, `god_ray.errors`.
+"""The front door: `god_ray.Recipe`, `god_ray.train`, `resume`, `evaluate`, `Result`, `god_ray.errors`.
 
 Each name is imported when it is first used, so that `import god_ray` costs nothing and loads neither torch
 nor ray: the command line and everything that only reads a spec stay fast.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from god_ray import errors
-    from god_ray.api import Result, resume, train
+    from god_ray.api import Result, evaluate, resume, train
     from god_ray.recipe import Recipe
     from god_ray.rowrandom import RowRandom
 
@@ -19,11 +19,12 @@ _HOMES = {
     "Recipe": "god_ray.recipe",
     "Result": "god_ray.api",
     "RowRandom": "god_ray.rowrandom",
+    "evaluate": "god_ray.api",
     "resume": "god_ray.api",
     "train": "god_ray.api",
 }
 
-__all__ = ["Recipe", "Result", "RowRandom", "__version__", "errors", "resume", "train"]
+__all__ = ["Recipe", "Result", "RowRandom", "__version__", "errors", "evaluate", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,9 +10,10 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import strftime, time
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from god_ray.runtime.assignment import Assignment
     from god_ray.runtime.driver import Fit
+    from god_ray.runtime.taken import Taken
 
 
 # What is not part of the result, or is compared by its content. The rest of a spec stays as it was.
@@ -89,19 +91,21 @@ def train(
     storage = loaded.spec.storage
     RunFolder.require_new(storage, name)
     assignment = _prepare(loaded, below(storage, name), debug)
-    from god_ray.runtime.assignment import pin_weights
+    from god_ray.runtime.weights import pin_weights
 
     assignment = pin_weights(assignment)
     with _host(assignment, debug) as fit:
         from god_ray.runtime.attempt import try_leaf
 
-        try_leaf(assignment)
-        folder = _create(loaded, assignment, storage, name)
+        taken = try_leaf(assignment)
+        folder = _create(loaded, assignment, storage, name, taken)
         size = 1 if debug else assignment.spec.workers.initial
         return _drive(assignment, folder, size, fit, watch)
 
 
-def _create(loaded: LoadedSpec, assignment: Assignment, storage: str, name: str) -> RunFolder:
+def _create(
+    loaded: LoadedSpec, assignment: Assignment, storage: str, name: str, taken: Taken | None
+) -> RunFolder:
     """The run folder with its spec and its record."""
     plan = assignment.plan()
     record = {
@@ -111,6 +115,7 @@ def _create(loaded: LoadedSpec, assignment: Assignment, storage: str, name: str)
         "spec": json.loads(assignment.spec.model_dump_json()),
         "data_fingerprint": assignment.train.manifest.fingerprint,
         "eval_fingerprint": assignment.evaluation.manifest.fingerprint if assignment.evaluation else None,
+        "init_from": taken and asdict(taken),
         "num_rows": plan.manifest.num_rows,
         "num_steps": assignment.num_steps,
         "steps_per_epoch": plan.steps_per_epoch,
@@ -140,14 +145,40 @@ def resume(
     _require_same_spec(record, loaded.spec)
     assignment = _prepare(loaded, folder.place, debug)
     _require_same_data(record, assignment)
-    shuffle = record["spec"]["data"]["shuffle"]
-    data = assignment.spec.data.model_copy(update={"shuffle": shuffle})
-    spec = assignment.spec.model_copy(update={"data": data, "init_from": record["spec"]["init_from"]})
+    began = record.run_spec()
+    data = assignment.spec.data.model_copy(update={"shuffle": began.data.shuffle})
+    spec = assignment.spec.model_copy(update={"data": data, "init_from": began.init_from})
+    from god_ray.runtime.weights import require_same_weights
+
+    require_same_weights(record, spec)
     assignment = assignment.with_spec(spec)
     last = (record.get("attempts") or [{"workers": spec.workers.initial}])[-1]["workers"]
     size = 1 if debug else _within_lanes(workers or last, spec.lanes)
     with _host(assignment, debug) as fit:
         return _drive(assignment, folder, size, fit, watch)
+
+
+def evaluate(
+    run: str,
+    data: str | os.PathLike[str] | Sequence[str] | None = None,
+    *,
+    storage: str | os.PathLike[str] = "runs",
+    step: int | None = None,
+    best: bool = False,
+) -> dict[str, float]:
+    """The metrics of a run's checkpoint (the newest intact one, if not told which), measured in this process.
+
+    data: Parquet files, folders or globs instead of the run's `data.eval`; their columns must be the same.
+    Warns of damaged checkpoints that were passed over, and of what may make the last digits differ from the
+    run's own. Raises RunNotFound, UserError (no evaluation set, data or recipe at fault) or CheckpointError.
+    """
+    from god_ray.runtime.evaluation import evaluate as evaluate_run
+
+    paths = [os.fspath(data)] if isinstance(data, str | os.PathLike) else data
+    found = evaluate_run(RunFolder.find(run, Path(storage)), paths, step, best)
+    for note in found.notes:
+        warnings.warn(f"run {run}: {note}", stacklevel=2)
+    return found.metrics
 
 
 def _within_lanes(workers: int, lanes: int) -> int:

@@ -17,6 +17,7 @@ import typer
 
 from god_ray.cli import (
     check,
+    eval,
     exit_code,
     export,
     init,
@@ -73,6 +74,7 @@ app.command("ls", rich_help_panel=LOOK)(ls.ls)
 app.command("status", rich_help_panel=LOOK)(status.status)
 app.command("ledger", rich_help_panel=LOOK)(ledger.ledger)
 app.command("verify", rich_help_panel=LOOK)(verify.verify)
+app.command("eval", rich_help_panel=LOOK)(eval.evaluate)
 app.command("export", rich_help_panel=LOOK)(export.export)
 app.command("exit-code", rich_help_panel=LOOK)(exit_code.exit_code)
 

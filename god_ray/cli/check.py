@@ -9,15 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from time import monotonic
+from typing import Annotated, Any
 
 import typer
 
 from god_ray.cli.exits import USAGE
 from god_ray.cli.options import AsJson, Set, Spec
 
+Pages = Annotated[
+    bool, typer.Option("--pages", help="Read all data, also of a set that is larger than data.memory_bytes.")
+]
+SAID_EVERY_S = 5.0
 
-def check(spec: Spec, changes: Set = None, as_json: AsJson = False) -> None:
+
+def check(spec: Spec, changes: Set = None, pages: Pages = False, as_json: AsJson = False) -> None:
     """Find without training what can be wrong with a run."""
     from god_ray.cli.options import prints_on_stderr
     from god_ray.cli.words import pairs
@@ -25,7 +31,7 @@ def check(spec: Spec, changes: Set = None, as_json: AsJson = False) -> None:
     from god_ray.runtime.check import check as look
 
     with prints_on_stderr():
-        checked = look(spec, changes or ())
+        checked = look(spec, changes or (), pages=pages, progress=_Said())
     faults = [asdict(fault) for fault in checked.faults]
     if as_json:
         told = {"ok": not faults, "faults": faults, "warnings": checked.warnings, "facts": checked.facts}
@@ -41,6 +47,18 @@ def check(spec: Spec, changes: Set = None, as_json: AsJson = False) -> None:
             typer.echo(f"  {fault}", err=True)
         raise typer.Exit(USAGE.code)
     typer.echo(f"{spec} can be trained: god-ray train {spec}", err=True)
+
+
+class _Said:
+    """Tells how far reading has come, on stderr, every few seconds."""
+
+    def __init__(self) -> None:
+        self._last = monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if monotonic() - self._last >= SAID_EVERY_S:
+            self._last = monotonic()
+            typer.echo(f"read {done} of {total} rows ({done / total:.0%})", err=True)
 
 
 def _words(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -67,11 +85,14 @@ def _data(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "batch", f"{counted(facts['batch_size'], 'row')}; lanes take {' '.join(map(str, full))}"
     if last != full:
         yield "last step", f"{counted(sum(last), 'row')}; lanes take {' '.join(map(str, last))}"
-    yield "data", size(facts["rows"] * facts["row_bytes"])
+    group = facts["largest_row_group"]
+    most = f"row groups of at most {counted(group['rows'], 'row')}, {size(group['stored_bytes'])} in the file"
+    yield "data", f"{size(facts['rows'] * facts['row_bytes'])} decoded; {most}"
 
 
 def _model(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from god_ray.monitor.words import counted, number, printable
+    from god_ray.runtime.taken import words
 
     for name, what in facts["columns"].items():
         yield "column", f"{printable(name)}: {what['dtype']} {what['shape']}"
@@ -79,6 +100,8 @@ def _model(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "model",
         f"{counted(facts['num_parameters'], 'parameter')} on {facts['device']}, {facts['optimizer']}",
     )
+    if facts["init_from"]:
+        yield "weights", f"{words(facts['init_from'])}; from {printable(facts['init_from']['path'])}"
     if facts.get("loss") is not None:
         yield "loss", f"{number(facts['loss'])} on the first leaf, the same twice"
     for name, value in (facts.get("metrics") or {}).items():

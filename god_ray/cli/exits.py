@@ -55,10 +55,10 @@ FAILED = Exit(
 The first cause is on stderr and in `god-ray status RUN`. For `train`: the recipe raised while
 training, failures used up `failures.max`, or a check that guards the result (audit, fingerprint,
 rows, ledger) did not hold. After removing the cause: `god-ray resume RUN`. For `verify`: a named
-difference. For `export`: it passes over a damaged newest checkpoint, naming it, and takes the
-newest intact one; it ends in 100 if none is intact, if the one of `--step` or `--best` is damaged,
-if one that it reads has another version's format, if the recipe builds another model now, or if the
-file cannot be written.
+difference. For `export` and `eval`: a damaged newest checkpoint is passed over by name, and the
+newest intact one taken; 100 if none is intact, if the one of `--step` or `--best` is damaged, if one
+that is read has another version's format, if the recipe builds another model now, or if the file
+cannot be written.
 """,
 )
 NOT_FINISHED = Exit(

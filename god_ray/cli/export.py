@@ -14,25 +14,22 @@ from typing import Annotated
 
 import typer
 
-from god_ray.cli.options import DEFAULT_STORAGE, AsJson, Run, Storage
+from god_ray.cli.options import DEFAULT_STORAGE, AsJson, Best, Run, Step, Storage
 
 
 def export(
     run: Run,
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The safetensors file to write.")],
-    step: Annotated[int | None, typer.Option(metavar="N", help="The checkpoint of this step.")] = None,
-    best: Annotated[bool, typer.Option("--best", help="The best one by checkpoint.keep_best.")] = False,
+    step: Step = None,
+    best: Best = False,
     storage: Storage = DEFAULT_STORAGE,
     as_json: AsJson = False,
 ) -> None:
     """Write a checkpoint's weights (the newest, if not told which) as a safetensors file."""
     from god_ray.cli.words import size
-    from god_ray.errors import UserError
     from god_ray.runtime.model import export as export_run
     from god_ray.runtime.run_folder import RunFolder
 
-    if best and step is not None:
-        raise UserError("--step and --best are both given.", "Each names a checkpoint.", "keep one of them.")
     folder = RunFolder.find(run, storage)
     _require_new(to)
     written = export_run(folder, to, step, best)

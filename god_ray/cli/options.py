@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, TextIO, cast
@@ -19,6 +20,7 @@ import typer
 STORAGE_VARIABLE = "GOD_RAY_STORAGE"
 DEFAULT_STORAGE = "runs"
 RAYS_ERROR_THREAD = "ray_listen_error_messages"
+_SAY_EVERY_S = 2.0
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name below --storage, or its folder.")]
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help="The run spec, a YAML file.")]
@@ -32,6 +34,8 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec; may be repeated."),
 ]
+Step = Annotated[int | None, typer.Option("--step", metavar="N", help="The checkpoint of this step.")]
+Best = Annotated[bool, typer.Option("--best", help="The best one by checkpoint.keep_best.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 Debug = Annotated[
     bool,
@@ -51,6 +55,22 @@ def reference(place: str) -> str:
         return folder.name
     path = os.path.relpath(folder)
     return str(folder) if path.startswith("..") else path
+
+
+def seldom() -> Callable[[str], None]:
+    """Says on stderr where a long command stands: every few seconds, so of a short one nothing."""
+    said: float | None = None
+
+    def say(text: str) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if said is not None and now - said < _SAY_EVERY_S:
+            return
+        if said is not None:
+            typer.echo(text, err=True)
+        said = now
+
+    return say
 
 
 @contextmanager

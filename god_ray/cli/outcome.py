@@ -43,7 +43,7 @@ def as_plain(result: Result) -> dict[str, Any]:
         "state": result.state,
         "reason": result.reason,
         "step": result.step,
-        "metrics": _finite(result.metrics),
+        "metrics": finite(result.metrics),
         "digest": result.digest,
         "folder": result.place,
         "checkpoint": saved,
@@ -91,7 +91,7 @@ def _newest(place: str) -> str | None:
     return None if step is None else below(place, f"checkpoints/step-{step:08d}")
 
 
-def _finite(metrics: dict[str, Any]) -> dict[str, Any]:
+def finite(metrics: dict[str, Any]) -> dict[str, Any]:
     """NaN and infinities as the ledger spells them: JSON has none."""
     import math
 

@@ -34,6 +34,7 @@ def status(run: Run, storage: Storage = DEFAULT_STORAGE, as_json: AsJson = False
 def _words(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from god_ray.cli.words import when
     from god_ray.monitor.words import counted, number, printable
+    from god_ray.runtime.taken import words
 
     yield "run", found["name"]
     yield "state", f"{found['state']}: {printable(found['reason'] or '')}"
@@ -54,6 +55,8 @@ def _words(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     if found["last_digest"]:
         yield "digest", f"{found['last_digest']} at step {found['last_digest_step']}"
+    if found["init_from"]:
+        yield "weights", f"{words(found['init_from'])}; from {printable(found['init_from']['path'])}"
     yield "started", when(found["started_at"])
     if found["ended_at"]:
         yield "ended", when(found["ended_at"])

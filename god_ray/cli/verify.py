@@ -7,20 +7,16 @@ difference named. Changes nothing; a run that is going on can be verified as far
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from god_ray.cli.exits import FAILED
-from god_ray.cli.options import DEFAULT_STORAGE, AsJson, Run, Storage
+from god_ray.cli.options import DEFAULT_STORAGE, AsJson, Run, Storage, seldom
 
 if TYPE_CHECKING:
     from god_ray.runtime.findings import Findings
-
-_SAY_EVERY_S = 2.0
 
 
 def verify(
@@ -37,7 +33,7 @@ def verify(
 
     folder = RunFolder.find(run, storage)
     other = None if against is None else RunFolder.find(against, storage)
-    found = check(folder, other, _seldom())
+    found = check(folder, other, seldom())
     if as_json:
         typer.echo(json.dumps(_plain(folder.name, other.name if other else None, found), indent=1))
     else:
@@ -72,16 +68,3 @@ def _print(name: str, found: Findings) -> None:
         typer.echo(f"DIFFERS  and {more} more like these")
     verdict = "verified" if found.ok else f"NOT verified, {counted(found.counts.total(), 'difference')}"
     typer.echo(f"{name}: {verdict}", err=True)
-
-
-def _seldom() -> Callable[[str], None]:
-    """Says where a long check stands, every few seconds."""
-    said = time.monotonic()
-
-    def say(text: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= _SAY_EVERY_S:
-            said = time.monotonic()
-            typer.echo(text, err=True)
-
-    return say

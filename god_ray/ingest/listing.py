@@ -1,18 +1,27 @@
 """Finding the files of a data set: a file, a folder, a glob, or a list of those.
 
-In: absolute paths as the spec names them. Out: `Found` files in source order, each with the name under which
-it enters the fingerprint (relative, so that a data set may be moved). Must not open any of them.
+In: absolute paths and URIs as the spec names them. Out: `Found` files in source order, each with the name
+under which it enters the fingerprint (relative, so that a data set may be moved). Must not open any of them.
 Failures are `DataError`s that name the path.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from god_ray.errors import DataError
+from god_ray.fileuri import plain
+from god_ray.storage import inputs
+from god_ray.storage.store import is_remote
+
+_SIDE_RULE = 'names that begin with "_" or ".", *.crc and *.tmp are side files, which do not count'
+_SIDE_FOLDERS = ("_temporary", ".ipynb_checkpoints")
+_TABLE_LOGS = {"_delta_log": "Delta table", ".hoodie": "Hudi table", "_spark_metadata": "streaming sink"}
 
 
 @dataclass(frozen=True)
@@ -26,22 +35,27 @@ class Found:
 def list_files(paths: list[str]) -> list[Found]:
     """Each entry's files sorted by name, entries in the order given.
 
-    Left out: names that begin with "_" or "." (also of folders) and "*.crc". Raises DataError if an entry
-    has no file, or if a file is named twice (its rows would be used twice).
+    Side files (`_is_side`) do not count, whether a folder, a glob or the list itself brings them. Raises
+    DataError if an entry has no file, if nothing but side files is left, or if a file is named twice (its
+    rows would be used twice).
     """
     found: dict[str, Found] = {}
-    for entry in paths:
-        files = list(_expand(entry))
+    sides = []
+    for entry in map(_without_scheme, paths):
+        if _names_side_file(entry):
+            sides.append(entry)
+            continue
+        files = _files(entry)
         if not files:
             raise DataError(
                 f"{entry}: no data there",
-                "It is neither a file, nor a folder with files, nor a pattern that matches one; names that "
-                'begin with "_" or "." do not count.',
+                f"It is no file, no folder with files, no pattern that matches one; {_SIDE_RULE}.",
                 "correct data.train or data.eval",
                 file=entry,
             )
         for file in files:
-            if (same := os.path.realpath(file.path)) in found:
+            same = file.path if is_remote(file.path) else os.path.realpath(file.path)
+            if same in found:
                 raise DataError(
                     f"{file.path} is named twice",
                     "Each row is used exactly once in an epoch.",
@@ -49,18 +63,49 @@ def list_files(paths: list[str]) -> list[Found]:
                     file=file.path,
                 )
             found[same] = file
+    if not found:
+        raise DataError(
+            f"{', '.join(sides)}: only a side file",
+            f"What writers leave beside the data is never read: {_SIDE_RULE}.",
+            "point at the data, or give the file another name",
+            file=sides[0] if sides else "",
+        )
     return list(found.values())
 
 
+def _without_scheme(entry: str) -> str:
+    return entry if is_remote(entry) else plain(entry)
+
+
+def _files(entry: str) -> list[Found]:
+    try:
+        return list(_expand(entry))
+    except OSError as error:
+        said = str(error).splitlines()[0].rstrip(".")
+        fix = "make it readable, or correct data.train or data.eval"
+        raise DataError(f"{entry} cannot be read", f"{said}.", fix, file=entry) from error
+
+
+def _names_side_file(entry: str) -> bool:
+    """A path to one file that is no data. Of its folders only those count that never hold any."""
+    remote = is_remote(entry)
+    folder, name = os.path.split(entry.partition("?")[0] if remote else entry)
+    unfinished = any(part in _SIDE_FOLDERS for part in folder.split("/"))
+    is_file = inputs.is_remote_file if remote else os.path.isfile
+    return (unfinished or _is_side(name)) and is_file(entry)
+
+
 def _expand(entry: str) -> Iterator[Found]:
-    if os.path.isdir(entry):
+    if is_remote(entry):
+        yield from _expand_uri(entry)
+    elif os.path.isdir(entry):
         yield from _walk(entry, entry)
     elif os.path.exists(entry):
         yield _file(entry, os.path.dirname(entry))
     elif glob.has_magic(entry):
         root = _fixed_part(entry)
         for path in sorted(glob.glob(entry, recursive=True)):
-            if _ignored(os.path.relpath(path, root)):
+            if any(map(_is_side, os.path.relpath(path, root).split(os.sep))):
                 continue
             if not os.path.isdir(path):
                 yield _file(path, root)
@@ -68,11 +113,38 @@ def _expand(entry: str) -> Iterator[Found]:
                 yield from _walk(path, root)
 
 
+def _expand_uri(uri: str) -> Iterator[Found]:
+    """As the same on a disk, but "?" begins the options of a URI: in patterns write "*" or "[...]"."""
+    place, mark, options = uri.partition("?")
+    root = _fixed_part(place) if glob.has_magic(place) else place
+    if root == place and inputs.is_remote_file(uri):
+        yield Found(uri, unquote(place.rpartition("/")[2]), inputs.stat(uri).size)
+        return
+    pattern = unquote(place[len(root) + 1 :]).split("/") if root != place else ["**"]
+    folder = root + mark + options
+    there = dict(inputs.walk(folder))
+    _refuse_table(uri, {part for name in there for part in name.split("/")[:-1]})
+    for name in sorted(there):
+        parts = name.split("/")
+        if not any(map(_is_side, parts)) and _matches(parts, pattern):
+            yield Found(inputs.below(folder, name), name, there[name])
+
+
+def _matches(parts: list[str], pattern: list[str]) -> bool:
+    """Whether the pattern is that of the file, or of a folder above it."""
+    if not pattern or not parts:
+        return not pattern
+    if pattern[0] == "**":
+        return len(pattern) == 1 or any(_matches(parts[i:], pattern[1:]) for i in range(len(parts)))
+    return fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
 def _walk(folder: str, root: str) -> Iterator[Found]:
     inside = []
     for parent, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not _ignored(name)]
-        inside += [os.path.join(parent, name) for name in names if not _ignored(name)]
+        _refuse_table(parent, set(folders))
+        folders[:] = [name for name in folders if not _is_side(name)]
+        inside += [os.path.join(parent, name) for name in names if not _is_side(name)]
     yield from (_file(path, root) for path in sorted(inside))
 
 
@@ -86,8 +158,20 @@ def _file(path: str, root: str) -> Found:
     return Found(path, os.path.relpath(path, root).replace(os.sep, "/"), size)
 
 
-def _ignored(name: str) -> bool:
-    return name.endswith(".crc") or any(part[:1] in ("_", ".") for part in name.split(os.sep))
+def _is_side(name: str) -> bool:
+    """A name in a data set that is no data: `_SUCCESS`, `_temporary`, `.part-0.parquet.crc`, `x.tmp`."""
+    return name.startswith(("_", ".")) or name.endswith((".crc", ".tmp"))
+
+
+def _refuse_table(folder: str, folders: set[str]) -> None:
+    """A table whose log says which of the files count: reading all of them would bring back deleted rows."""
+    for log in sorted(folders & _TABLE_LOGS.keys()):
+        raise DataError(
+            f"{folder} is a {_TABLE_LOGS[log]}",
+            f"Which of its files count is written in {log}, which god_ray does not read.",
+            "write its rows to plain Parquet files",
+            file=folder,
+        )
 
 
 def _fixed_part(pattern: str) -> str:

@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from god_ray.errors import DataError
 from god_ray.ingest.columns import ROW, count_nulls, describe
-from god_ray.ingest.listing import list_files
+from god_ray.ingest.fault import refuse
+from god_ray.ingest.footers import read_footers
+from god_ray.ingest.listing import Found, list_files
 from god_ray.ingest.rowgroups import read_range
 from god_ray.ingest.survey import survey
 from god_ray.plan import Manifest
@@ -45,10 +47,15 @@ class Reader:
 
     columns: tuple[str, ...]
     allow_nulls: bool
+    converted: tuple[pa.Field, ...] = ()
+    """Columns that some file has in another type than the one in which they are read. Usually none."""
 
     def read(self, piece: Piece) -> pa.Table:
         """The piece's rows in file order, with the hidden column ROW. Raises DataError naming the file."""
         table = read_range(piece.path, piece.size, piece.group, piece.lo, piece.hi, self.columns)
+        for field in self.converted:
+            at = self.columns.index(field.name)
+            table = table.set_column(at, field, table.column(at).cast(field.type))
         if not self.allow_nulls:
             _refuse_nulls(table, piece)
         rows = np.arange(piece.first_row, piece.first_row + piece.rows, dtype=np.int64)
@@ -84,7 +91,7 @@ class ParquetSource:
             manifest=Manifest.build([file.path for file in files], seen.groups, seen.fingerprint),
             row_bytes=seen.row_bytes,
             sizes=tuple(file.size for file in files),
-            reader=Reader(tuple(seen.schema.names), allow_any),
+            reader=Reader(tuple(seen.schema.names), allow_any, seen.converted),
         )
 
     def piece(self, fragment: int, lo: int, hi: int) -> Piece:
@@ -102,6 +109,17 @@ class ParquetSource:
             first_row=int(manifest.start[fragment]) + lo,
         )
 
+    def largest_group(self) -> tuple[str, int, int]:
+        """The row group with most rows: (file, rows, bytes in the file of the columns used)."""
+        manifest = self.manifest
+        last = int(np.argmax(manifest.offset + manifest.rows))
+        file, rows = int(manifest.file[last]), int(manifest.offset[last] + manifest.rows[last])
+        path = manifest.files[file]
+        footers, faults = read_footers([Found(path, path, self.sizes[file])])
+        if faults:
+            raise refuse(faults)
+        return path, rows, footers[0].stored_bytes(int(manifest.group[last]), self.schema.names)
+
     def read(self, fragment: int, lo: int, hi: int) -> pa.Table:
         """Rows [lo, hi) of the fragment in file order, with the hidden column ROW (int64)."""
         return self.reader.read(self.piece(fragment, lo, hi))
@@ -117,5 +135,5 @@ def _refuse_nulls(table: pa.Table, piece: Piece) -> None:
                 "fill them (data.preprocess, or the recipe's collate), or drop the column (data.columns)",
                 file=piece.path,
                 column=field.name,
-                nulls=nulls,
+                rule=f"{nulls} nulls in row group {piece.group}, and a tensor has no null",
             )

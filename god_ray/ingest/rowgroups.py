@@ -8,20 +8,28 @@ name the file.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from god_ray.errors import DataError
 from god_ray.plan import MAX_FRAGMENT_ROWS
+from god_ray.storage import inputs
+from god_ray.storage.store import is_remote
 
 MAX_OPEN = 32
 """Per thread. A ParquetFile must not be read by two threads at once."""
+MAX_TEXT_BYTES = 1 << 30
+"""Of one column in one range: a dictionary of long values, often used, decodes to any size."""
+_BUFFER_BYTES = 1 << 20
+"""Of each column. Without, a column's part of a row group is in memory as a whole, at the same speed."""
+_SHORT_BYTES = 16
+"""Text that takes less of the file per value is stored as a dictionary, and is read as one."""
 
 
 class _OpenGroup:
@@ -57,7 +65,18 @@ class _OpenGroup:
 
 class _OpenFile:
     def __init__(self, path: str) -> None:
-        self._file = pq.ParquetFile(path, page_checksum_verification=True)
+        self._path = path
+        remote = is_remote(path)  # there many small requests would take long
+        source = inputs.open_binary(path) if remote else path
+        metadata = pq.read_metadata(source)
+        self._file = pq.ParquetFile(
+            source,
+            metadata=metadata,
+            read_dictionary=_stored_as_codes(metadata),
+            pre_buffer=remote,
+            buffer_size=0 if remote else _BUFFER_BYTES,
+            page_checksum_verification=True,
+        )
         self._at: tuple[int, tuple[str, ...]] = (-1, ())
         self._group: _OpenGroup | None = None
 
@@ -70,11 +89,63 @@ class _OpenFile:
             self._group = None  # read to the end: keep no decoder and no batch
         if not parts:
             return pa.table({})
-        return pa.Table.from_batches(parts).select(list(columns))
+        table = pa.Table.from_batches(parts).select(list(columns))
+        for at, field in enumerate(table.schema):
+            if pa.types.is_dictionary(field.type) and _is_text(field.type.value_type):
+                if (size := _text_bytes(table.column(at))) > MAX_TEXT_BYTES:
+                    raise _too_large(self._path, field, size, f"rows {lo} to {hi} of row group {group}")
+                values = table.column(at).cast(field.type.value_type)
+                table = table.set_column(at, field.with_type(values.type), values)
+        return table
 
     def close(self) -> None:
         self._group = None
-        self._file.close()
+        self._file.close(force=True)
+
+
+def _stored_as_codes(metadata: pq.FileMetaData) -> list[str]:
+    """Columns of text with few distinct values: their size is known before they are decoded, and it is
+    quicker."""
+    texts = [
+        leaf
+        for leaf in range(metadata.num_columns)
+        if (column := metadata.schema.column(leaf)).physical_type == "BYTE_ARRAY"
+        and column.max_repetition_level == 0
+        and column.path == column.name
+    ]
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)] if texts else []
+    return [
+        metadata.schema.column(leaf).name
+        for leaf in texts
+        if any(
+            (chunk := group.column(leaf)).has_dictionary_page
+            and chunk.total_uncompressed_size < _SHORT_BYTES * chunk.num_values
+            for group in groups
+        )
+    ]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)
+
+
+def _text_bytes(codes: pa.ChunkedArray) -> int:
+    """Of the values."""
+    lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in codes.chunks)
+    return sum(pc.sum(each).as_py() or 0 for each in lengths)
+
+
+def _too_large(path: str, field: pa.Field, size: int, rows: str) -> DataError:
+    rule = f"{rows} decode to {size / 1e9:.1f} GB, above the {MAX_TEXT_BYTES / 1e9:.1f} GB of one read"
+    return DataError(
+        f"{path}: column {field.name}: {rule}",
+        "The file holds few long values and says how often each is used.",
+        "drop the column (data.columns), or write smaller row groups",
+        file=path,
+        column=field.name,
+        rule=rule,
+    )
 
 
 class _OpenFiles(threading.local):
@@ -84,15 +155,15 @@ class _OpenFiles(threading.local):
         self._open: OrderedDict[tuple[str, int, int], _OpenFile] = OrderedDict()
 
     def get(self, path: str, size: int) -> _OpenFile:
-        now = os.stat(path)
-        if now.st_size != size:
+        now = inputs.stat(path)
+        if now.size != size:
             raise DataError(
-                f"{path} has changed: {now.st_size} bytes, {size} when it was listed",
+                f"{path} has changed: {now.size} bytes, {size} when it was listed",
                 "Rows are counted once, when the run starts.",
                 "restore the file, or start a new run",
                 file=path,
             )
-        key = (path, size, now.st_mtime_ns)
+        key = (path, size, now.changed_ns)
         if key not in self._open:
             while len(self._open) >= MAX_OPEN:
                 self._open.popitem(last=False)[1].close()

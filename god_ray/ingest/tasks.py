@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from god_ray.errors import RecipeError, RowsMismatch
 from god_ray.ingest.columns import HIDDEN, ROW, describe, hidden_column
+from god_ray.ingest.kinds import as_read
 from god_ray.ingest.parquet import Piece, Reader
 from god_ray.ingest.userfunction import function_name, source_file
 
@@ -62,6 +63,9 @@ def apply(preprocess: Preprocess, table: pa.Table) -> pa.Table:
     with file.blame(f"data.preprocess, {name}(table)"):
         result = preprocess(visible)
     _check_result(result, visible, f"{file.where(preprocess)}: {name}(table)")
+    for at, field in enumerate(result.schema):  # codes and 32-bit offsets hold for this piece only
+        if (kind := as_read(field.type)) != field.type:
+            result = result.set_column(at, field.with_type(kind), result.column(at).cast(kind))
     for column in hidden:
         result = result.append_column(column, table.column(column))
     return result

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from god_ray.errors import DataError
 from god_ray.ingest.columns import HIDDEN, TENSOR_TYPES, describe, flat_values, layout
+from god_ray.ingest.kinds import advice
 
 Array = NDArray[Any]
 
@@ -43,7 +44,7 @@ def _flat_column(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.Array, tu
         raise DataError(
             f"column {field.name} has type {describe(field)}, which is not a tensor",
             f"Tensors are made of {TENSOR_TYPES}.",
-            "drop it (data.columns), convert it in data.preprocess, or give the recipe a collate",
+            _convert(field),
             column=field.name,
         )
     try:
@@ -55,3 +56,9 @@ def _flat_column(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.Array, tu
             "fill them in data.preprocess, or give the recipe a collate",
             column=field.name,
         ) from error
+
+
+def _convert(field: pa.Field) -> str:
+    fix = "drop it (data.columns), convert it in data.preprocess, or give the recipe a collate"
+    hint = advice(field.type)
+    return f"{fix}: {hint}" if hint else fix

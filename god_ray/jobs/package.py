@@ -59,7 +59,7 @@ def pack(loaded: LoadedSpec, storage: Path) -> Package:
         ("data.train", spec.data.train, small),
         ("data.eval", spec.data.eval, small),
         ("data.preprocess", spec.data.preprocess, True),
-        ("init_from", spec.init_from, False),
+        ("init_from.path", spec.init_from and spec.init_from.path, False),
     ):
         texts = told if isinstance(told, list) else [told] if told else []
         stay = [text for text in texts if not (travels and _is_below(text, base))]

@@ -8,16 +8,14 @@ a Loop and a cursor. Must not know Ray.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from god_ray.checkpoint.state import TrainState, digest, restore, restore_model
+from god_ray.checkpoint.state import TrainState, digest, restore
 from god_ray.checkpoint.store import CheckpointStore, Found
 from god_ray.errors import CheckpointError, RecipeError
 from god_ray.ingest.feed import Feed, open_feed
@@ -33,7 +31,8 @@ from god_ray.plan import Cursor, worker_lanes
 from god_ray.recipe import Recipe, load_recipe
 from god_ray.runtime import numerics
 from god_ray.runtime.assignment import Assignment, load_preprocess
-from god_ray.storage.local import LocalStore
+from god_ray.runtime.taken import Taken, words
+from god_ray.runtime.weights import initialise
 from god_ray.sync.ddp import RelaxedExchange, flags, wrap
 from god_ray.sync.exchange import FixedOrderExchange
 from god_ray.sync.group import Group
@@ -55,6 +54,8 @@ class Local:
     fingerprint: dict[str, str]
     alike: bool = True
     """Whether all workers have the same fingerprint; always so in bitwise runs."""
+    taken: Taken | None = None
+    """What `init_from` gave, where no checkpoint had the say."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ def restore_newest(local: Local, group: Group, store: CheckpointStore) -> Found 
         )
     if found is not None:
         restore(found.snapshot, local.state)
-    elif local.assignment.spec.init_from is not None:
-        initialise(local.recipe.model, Path(local.assignment.spec.init_from))
+    else:
+        local.taken = initialise(local.recipe.model, local.assignment.spec)
     return found
 
 
@@ -125,46 +126,15 @@ def require_ledger(last_step: int, found: Found | None) -> None:
         )
 
 
-def origin(found: Found | None, published: int) -> str:
+def origin(found: Found | None, published: int, taken: Taken | None) -> str:
     """Where training begins, what is done again, which damaged checkpoints were passed over: for a reason."""
     begin = 0 if found is None else found.step
     parts = [f" from step {begin}" if begin else ""]
+    parts += [f"init_from: {words(asdict(taken))}"] if taken else []
     if published > begin:
         parts.append(f"steps {begin + 1} to {published} are done again and compared with the ledger")
     parts += [f"passed over {skipped}" for skipped in (found.skipped if found else ())]
     return "; ".join(parts)
-
-
-def initialise(model: nn.Module, source: Path) -> None:
-    """Weights from a run, a checkpoint folder or a safetensors file; strict. Raises CheckpointError."""
-    if source.is_file():
-        _load_weights(model, source)
-        return
-    step = re.fullmatch(r"step-(\d+)", source.name)
-    if (source / "checkpoints").is_dir():
-        found = CheckpointStore(LocalStore(source / "checkpoints"), 0).newest_intact()
-        snapshot = found.snapshot if found else None
-    else:
-        snapshot = CheckpointStore(LocalStore(source.parent), 0).load(int(step[1]))[0] if step else None
-    if snapshot is None:
-        raise CheckpointError(
-            f"init_from: {source} holds no weights.",
-            "It is no safetensors file, no run with a checkpoint, and no checkpoint (step-00001200).",
-            "name one of these.",
-        )
-    restore_model(snapshot, model)
-
-
-def _load_weights(model: nn.Module, file: Path) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        model.load_state_dict(load_file(file))
-    except (SafetensorError, RuntimeError) as error:  # not such a file; other names or shapes
-        raise CheckpointError(
-            f"init_from: {file} does not fit the model.", str(error), "use weights of the same model."
-        ) from error
 
 
 def agree_on_state(local: Local, group: Group) -> str:
@@ -217,7 +187,7 @@ def assemble(local: Local, group: Group, ports: Ports, found: Found | None, gene
         step,
         local.state,
         group,
-        _evaluation(local, group, runner, range(*ranges[group.rank]), preprocess),
+        open_evaluation(local, group, runner, range(*ranges[group.rank]), preprocess),
         stop,
         best,
         ports.journal,
@@ -276,9 +246,10 @@ def _has_unused(runner: LeafRunner, feed: Feed, cursor: Cursor, lanes: range, gr
     return b"1" in group.gather_bytes(b"1" if unused else b"0")
 
 
-def _evaluation(
+def open_evaluation(
     local: Local, group: Group, runner: LeafRunner, lanes: range, preprocess: Any
 ) -> Evaluation | None:
+    """Over the assignment's evaluation set, for these lanes; None if it has none."""
     plan, source = local.assignment.evaluation_plan(), local.assignment.evaluation
     if plan is None or source is None:
         return None

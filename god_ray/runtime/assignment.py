@@ -14,12 +14,10 @@ from typing import Any, Literal
 
 import xxhash
 
-from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import DataError, UserError
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.plan import DataPlan
 from god_ray.spec import LoadedSpec, RunSpec
-from god_ray.storage.local import LocalStore
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,8 @@ class Assignment:
 def prepare(loaded: LoadedSpec, place: str) -> Assignment:
     """Open what the spec names. Raises SpecError, DataError or UserError, before anything is created."""
     spec = loaded.spec
-    train = _open(spec, spec.data.train)
-    evaluation = None if spec.data.eval is None else _open(spec, spec.data.eval)
+    train = open_data(spec, spec.data.train)
+    evaluation = None if spec.data.eval is None else open_data(spec, spec.data.eval)
     _require_rows(spec, train, evaluation)
     spec = _decide_shuffle(spec, train)
     draft = Assignment(spec, place, train, evaluation, 0)
@@ -70,7 +68,7 @@ def prepare(loaded: LoadedSpec, place: str) -> Assignment:
     return replace(draft, num_steps=steps)
 
 
-def _open(spec: RunSpec, paths: Sequence[str]) -> ParquetSource:
+def open_data(spec: RunSpec, paths: Sequence[str]) -> ParquetSource:
     """Columns that cannot be tensors pass if a preprocess or a collate may turn them into some."""
     if spec.data.preprocess is not None:
         return ParquetSource.open(paths, spec.data.columns, allow_any=True)
@@ -111,19 +109,6 @@ def _decide_shuffle(spec: RunSpec, train: ParquetSource) -> RunSpec:
     fits = train.manifest.num_rows * train.row_bytes <= spec.data.memory_bytes
     data = spec.data.model_copy(update={"shuffle": "full" if fits else "window"})
     return spec.model_copy(update={"data": data})
-
-
-def pin_weights(assignment: Assignment) -> Assignment:
-    """For a new run. `init_from`'s newest checkpoint may be another one later: the one of today is meant."""
-    spec = assignment.spec
-    source = Path(spec.init_from or "")
-    if not (source / "checkpoints").is_dir():
-        return assignment
-    store = CheckpointStore(LocalStore(source / "checkpoints"), 0)
-    found = store.newest_intact()
-    if found is None:
-        return assignment
-    return assignment.with_spec(spec.model_copy(update={"init_from": store.place(found.step)}))
 
 
 def load_preprocess(spec: RunSpec) -> Callable[..., Any] | None:

@@ -21,14 +21,19 @@ from god_ray.runtime import numerics
 from god_ray.runtime.assemble import build_local
 from god_ray.runtime.assignment import Assignment, load_preprocess
 from god_ray.runtime.sample import sample
+from god_ray.runtime.taken import Taken
+from god_ray.runtime.weights import initialise
 from god_ray.sync.group import Solo
 
 T = TypeVar("T")
 _KERNEL = "does not have a deterministic implementation"
 
 
-def try_leaf(assignment: Assignment) -> None:
-    """For `train`, before anything is created. Not compiled, on any processor: what can be wrong shows so."""
+def try_leaf(assignment: Assignment) -> Taken | None:
+    """For `train`, before anything is created. Not compiled, on any processor: what can be wrong shows so.
+
+    Returns what `init_from` gave.
+    """
     any_processor = assignment.spec.determinism.model_copy(update={"isa": None})
     plain = assignment.with_spec(
         assignment.spec.model_copy(update={"compile": False, "determinism": any_processor})
@@ -36,9 +41,11 @@ def try_leaf(assignment: Assignment) -> None:
     attempt = Attempt(plain)
     try:
         attempt.build()
+        attempt.start()
         attempt.leaf(0)
         if attempt.assignment.evaluation is not None:
             attempt.evaluate()
+        return attempt.taken
     finally:
         numerics.unpin()
         if torch.cuda.is_available():
@@ -46,7 +53,7 @@ def try_leaf(assignment: Assignment) -> None:
 
 
 class Attempt:
-    """`build`, then `leaf` and `evaluate`; the model is thrown away afterwards."""
+    """`build`, `start`, then `leaf` and `evaluate`; the model is thrown away afterwards."""
 
     def __init__(self, assignment: Assignment) -> None:
         self.assignment, self.spec = assignment, assignment.spec
@@ -57,9 +64,13 @@ class Attempt:
         self.device = torch.device("cuda" if gpu else "cpu")
 
     def build(self) -> None:
-        """The model, and the first rows to try it on."""
-        spec = self.spec
+        """The model, as the recipe makes it."""
         self.local = build_local(self.assignment, self.device)
+
+    def start(self) -> None:
+        """The weights to start from, and the first rows to try the model on."""
+        spec = self.spec
+        self.taken = initialise(self.local.recipe.model, spec)
         recipe, self.mixed = self.local.recipe, spec.precision == "bf16-mixed"
         self.runner = LeafRunner(recipe, self.local.model, spec.seed, self.device, self.mixed)
         train = self.assignment.train

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,13 +43,23 @@ class Opened:
     evaluation: ParquetSource | None = None
 
 
-def check(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Checked:
-    """Look at everything. Never raises what a spec, a recipe or a data set can be blamed for."""
+def check(
+    path: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    pages: bool = False,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> Checked:
+    """Look at everything. Never raises what a spec, a recipe or a data set can be blamed for.
+
+    pages: read all data even of a set above `data.memory_bytes`. progress: told rows read, of how many.
+    """
     try:
         loaded, opened, faults = _look(path, overrides)
         checked = Checked(faults)
         if loaded is not None:
             _look_around(loaded.spec, checked)
+            _look_into(loaded, opened, pages, progress, checked)
         if loaded is not None and not checked.faults:
             _try(loaded, opened, checked)
     finally:
@@ -90,6 +100,21 @@ def _look(
         parts = parts_as_written(path, overrides, {fault.key for fault in faults})
     opened, more = _open(parts)
     return loaded, opened, [*faults, *_placed(more, parts.places)]
+
+
+def _look_into(
+    loaded: LoadedSpec, opened: Opened, pages: bool, progress: Callable[[int, int], object], checked: Checked
+) -> None:
+    """The data beyond the footers."""
+    from god_ray.runtime import reading
+
+    both = {"data.train": opened.train, "data.eval": opened.evaluation}
+    sources = {key: source for key, source in both.items() if source is not None}
+    limit_bytes = None if pages else loaded.spec.data.memory_bytes
+    found = reading.read_through(sources, limit_bytes, progress, checked.facts, checked.warnings)
+    checked.faults += _placed(list(found), loaded.origins)
+    if opened.train is not None:
+        reading.weigh_groups(opened.train, loaded.spec, checked.facts, checked.warnings)
 
 
 def _try(loaded: LoadedSpec, opened: Opened, checked: Checked) -> None:

@@ -80,7 +80,7 @@ def _run(assignment: Assignment, folder: RunFolder, reporter: Reporter, control:
         saves = BackgroundCheckpoints(store, WHOLE, leading)
         ports = Ports(ledger, saves, control, reporter)
         loop = assemble(local, group, ports, found, generation)
-        folder.move("RUNNING", f"training in one process{origin(found, ledger.last_step)}")
+        folder.move("RUNNING", f"training in one process{origin(found, ledger.last_step, local.taken)}")
         me = {"id": f"w{generation}-0", "pid": os.getpid(), "node": socket.gethostname(), "rank": 0}
         workers = [me | {"lanes": [0, assignment.spec.lanes]}]
         folder.update(generation=generation, fingerprint=fingerprint, workers=workers)

@@ -20,7 +20,7 @@ from torch import nn
 
 from god_ray.checkpoint.export import export as export_weights
 from god_ray.checkpoint.state import restore_model
-from god_ray.checkpoint.store import CheckpointStore
+from god_ray.checkpoint.store import CheckpointStore, Found
 from god_ray.errors import RunNotFound, UserError
 from god_ray.loop.seeding import BUILD, seed_generators
 from god_ray.recipe import load_recipe
@@ -44,10 +44,9 @@ def load_model(folder: RunFolder) -> nn.Module:
 
     Raises RunNotFound if there is no checkpoint, CheckpointError if none is intact.
     """
-    spec, store = _open(folder)
-    found = store.newest_intact()
-    if found is None:
-        raise _nothing(folder)
+    record = folder.read()
+    spec = record.run_spec()
+    found = choose(folder, spec, record["id"])
     for skipped in found.skipped:
         warnings.warn(f"run {folder.name}: passed over {skipped}", stacklevel=2)
     model = _build(spec)
@@ -61,26 +60,40 @@ def export(folder: RunFolder, out: Path, step: int | None = None, best: bool = F
         raise UserError(
             f"{out} is a folder.", "The weights go into one file.", f"--to {out / 'model.safetensors'}"
         )
-    spec, store = _open(folder)
-    chosen, skipped = (_best(store, spec), []) if best else _choose(folder, store, step)
-    path = export_weights(store, chosen, lambda: _build(spec), out)
-    meta = store.meta(chosen)
-    return Exported(path, chosen, str(meta["digest"]), meta.get("eval"), skipped)
+    record = folder.read()
+    spec = record.run_spec()
+    found = choose(folder, spec, record["id"], step, best)
+    store = CheckpointStore(folder.checkpoint_store, 0, run=record["id"])
+    path = export_weights(store, found.step, lambda: _build(spec), out)
+    return Exported(path, found.step, str(found.meta["digest"]), found.meta.get("eval"), found.skipped)
 
 
-def _choose(folder: RunFolder, store: CheckpointStore, step: int | None) -> tuple[int, list[str]]:
+def choose(folder: RunFolder, spec: RunSpec, run: str, step: int | None = None, best: bool = False) -> Found:
+    """The checkpoint of `step`, the best one, or the newest intact one, read and checked.
+
+    run: the run's identity. Raises UserError, RunNotFound or CheckpointError.
+    """
+    if best and step is not None:
+        raise UserError("--step and --best are both given.", "Each names a checkpoint.", "keep one of them.")
+    store = CheckpointStore(folder.checkpoint_store, 0, run=run)
+    if best:
+        step = _best(store, spec)
     if step is None:
         found = store.newest_intact()
         if found is None:
-            raise _nothing(folder)
-        return found.step, found.skipped
+            raise RunNotFound(
+                f"run {folder.name} has no checkpoint yet.",
+                "Weights are taken from checkpoints.",
+                f"wait for the first one (god-ray status {folder.name}), or resume the run.",
+            )
+        return found
     if step not in store.steps():
         raise RunNotFound(
             f"run {folder.name} has no checkpoint of step {step}.",
             f"There are those of steps {', '.join(map(str, store.steps())) or 'none'}.",
             "name one of these with --step, or leave it out for the newest.",
         )
-    return step, []
+    return Found(step, *store.load(step), [])
 
 
 def _best(store: CheckpointStore, spec: RunSpec) -> int:
@@ -94,35 +107,25 @@ def _best(store: CheckpointStore, spec: RunSpec) -> int:
     step = best_step(store, rule)
     if step is None:
         raise RunNotFound(
-            f"no checkpoint has a value of {rule.metric}.", "", "leave --best out for the newest checkpoint."
+            f"no checkpoint has a value of {rule.metric}.",
+            "Only those of steps that were evaluated have one, and NaN is none.",
+            "leave --best out for the newest checkpoint.",
         )
     return step
 
 
-def _open(folder: RunFolder) -> tuple[RunSpec, CheckpointStore]:
-    record = folder.read()
-    return record.run_spec(), CheckpointStore(folder.checkpoint_store, 0, run=record["id"])
-
-
 def _build(spec: RunSpec) -> nn.Module:
     """Seeded as in the run: what a recipe draws and keeps outside the state dict is then the same, too."""
-    with _generators_kept():
+    with generators_kept():
         seed_generators(BUILD, spec.seed)
         return load_recipe(spec.recipe)(spec.config).model
 
 
 @contextmanager
-def _generators_kept() -> Iterator[None]:
+def generators_kept() -> Iterator[None]:
+    """The caller's random generators go on afterwards where they were."""
     state, array_state = random.getstate(), np.random.get_state()
     with torch.random.fork_rng():
         yield
     random.setstate(state)
     np.random.set_state(array_state)
-
-
-def _nothing(folder: RunFolder) -> RunNotFound:
-    return RunNotFound(
-        f"run {folder.name} has no checkpoint yet.",
-        "Weights are taken from checkpoints.",
-        f"wait for the first one (god-ray status {folder.name}), or resume the run.",
-    )

@@ -30,6 +30,7 @@ _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "data_fingerprint": ("text", (str,)),
     "eval_fingerprint": ("text or null", (str, _NULL)),
     "fingerprint": ("a mapping or null", (dict, _NULL)),
+    "init_from": ("a mapping or null", (dict, _NULL)),
     "result": ("a mapping or null", (dict, _NULL)),
     "num_rows": ("a whole number", (int,)),
     "num_steps": ("a whole number", (int,)),

@@ -22,10 +22,10 @@ from typing import Any, TextIO
 
 from god_ray import durable
 from god_ray.errors import Bug, RunExists, RunFailed, RunNotFound, UserError
+from god_ray.fileuri import plain
 from god_ray.monitor import copies
 from god_ray.runtime import lease, record, working_copy
 from god_ray.runtime.record import Record
-from god_ray.storage.local import local_path
 from god_ray.storage.store import below, is_remote, open_store
 
 DRIVER_LOCK_S = 1.0
@@ -135,7 +135,7 @@ class RunFolder:
         """Where it is kept, as Ray wants it: (pyarrow's file system, None for this machine's; path)."""
         if not self.remote:
             return None, str(self.path)
-        from god_ray.storage.remote import connect
+        from god_ray.storage.filesystem import connect
 
         return connect(self.place)
 
@@ -252,7 +252,7 @@ def run_names(storage: str | Path) -> list[str]:
             files = [name.split("/") for name in open_store(str(storage)).list()]
         runs = (parts for *parts, file in files if file == "run.json" and len(parts) in (1, 2))
         return sorted("/".join(parts) for parts in runs if all(map(_is_name, parts)))
-    root = local_path(str(storage)).expanduser()
+    root = Path(plain(str(storage))).expanduser()
     records = (*root.glob("[!.]*/run.json"), *root.glob("[!.]*/[!.]*/run.json"))
     return sorted(str(path.parent.relative_to(root)) for path in records)
 
@@ -263,7 +263,7 @@ def _places(run: str, storage: str) -> list[str | Path]:
         return [run]
     own = Path(run).expanduser().resolve()
     if not is_remote(storage):
-        return [(local_path(storage).expanduser() / run).resolve(), own]
+        return [(Path(plain(storage)).expanduser() / run).resolve(), own]
     return [below(storage, run), own] if all(map(_is_name, run.split("/"))) else [own]
 
 

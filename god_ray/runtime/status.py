@@ -35,6 +35,7 @@ def facts(folder: RunFolder) -> dict[str, Any]:
     return summary | {
         "steps_per_epoch": record.get("steps_per_epoch"),
         "metrics": evaluated["eval"] if evaluated else None,
+        "init_from": record.get("init_from"),
         "workers": record.get("workers", []) if there else [],
         "generation": record.get("generation", 0),
         "recoveries": record.get("recoveries", 0),

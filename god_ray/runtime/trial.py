@@ -7,7 +7,7 @@ naming the user's line where there is one. The model is thrown away afterwards. 
 from __future__ import annotations
 
 import warnings as python_warnings
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import torch
@@ -20,7 +20,6 @@ from god_ray.loop.leaf import LeafResult
 from god_ray.loop.step import Step
 from god_ray.recipe import Recipe
 from god_ray.runtime import measure
-from god_ray.runtime.assemble import initialise
 from god_ray.runtime.assignment import Assignment
 from god_ray.runtime.attempt import Attempt
 from god_ray.runtime.sample import sample
@@ -46,8 +45,7 @@ class Trial(Attempt):
         """Raises the first fault as RecipeError, DataError, CheckpointError or RunFailed."""
         self.build()
         self._same_build()
-        if self.spec.init_from is not None:
-            initialise(self.local.recipe.model, Path(self.spec.init_from))
+        self.start()
         self._describe()
         self._leaf_twice()
         self._evaluate_twice()
@@ -81,6 +79,7 @@ class Trial(Attempt):
             "batch_norm": any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules()),
             "optimizer": self.local.fingerprint["optimizer"],
             "device": self.device.type,
+            "init_from": self.taken and asdict(self.taken),
         }
 
     def _leaf_twice(self) -> None:

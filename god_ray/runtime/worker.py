@@ -29,6 +29,7 @@ from god_ray.checkpoint.share import WHOLE, Share
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError, UserError
 from god_ray.monitor.ledger import Ledger
+from god_ray.monitor.words import counted
 from god_ray.plan import worker_lanes
 from god_ray.runtime.assemble import (
     Local,
@@ -81,6 +82,8 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
         return {"failure": error}
     with _written_down(folder, group.rank):
         try:
+            if group.rank == 0:
+                _say_building(folder, group.size)
             local = _build_together(assignment, device, group)
             return {"outcome": _run(local, folder, group)}
         except (Exception, SystemExit) as error:  # the recipe may raise anything; Ray gets it explained
@@ -89,6 +92,12 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
                 return {"failure": agreed}
             # No name may keep it: with its frames the process group would stay, and peers would wait.
             raise explained(error) from error
+
+
+def _say_building(folder: RunFolder, workers: int) -> None:
+    """From here on it is the recipe that takes time: imports, building, weights. Recovery keeps its cause."""
+    if folder.read()["state"] in ("STARTING", "WAITING"):
+        folder.move("STARTING", f"{counted(workers, 'worker')} started, building the recipe")
 
 
 def _told(failure: GodRayError) -> GodRayError | None:
@@ -144,7 +153,8 @@ def _run(local: Local, folder: RunFolder, group: Group) -> dict[str, Any]:
             published = ports.journal.last_step
             require_ledger(published, found)
         loop = assemble(local, group, ports, found, generation)
-        _announce(local, folder, group, generation, fingerprint, f"training{origin(found, published)}")
+        doing = f"training{origin(found, published, local.taken)}"
+        _announce(local, folder, group, generation, fingerprint, doing)
         outcome = loop.run(local.assignment.plan().cursor_at(0 if found is None else found.step))
         print(f"read: {json.dumps(loop.step.feed.counters)}", file=sys.stderr)
         return asdict(outcome)

@@ -31,6 +31,7 @@ _STAND_INS: dict[str, Any] = {
     "train": ["train.parquet"],
     "batch_size": 1,
     "metric": "loss",
+    "path": "runs/a",
     "search": {"config.x": {"choice": [0]}},
 }
 

@@ -46,7 +46,8 @@ config: {lr: 1e-3}      # free values, handed to build(config)
   text: secrets belong in the environment of the recipe, not here.
 - **Paths.** `recipe`, `data.train`, `data.eval`, `data.preprocess` and `init_from` start at the spec's
   folder, also when they come from `--set`; `storage` at the folder the command runs in. `~` is the home
-  folder; `s3://...` stays as it is.
+  folder; `file:///a%20b` is the path `/a b`; `s3://...` stays as it is. All of that once, when the spec is
+  read: the resolved spec has whole paths.
 - **Many runs.** A sweep needs `data.eval`, and a section such as `sweep: {metric: accuracy, mode: max,
   trials: 20, search: {config.lr: {loguniform: [1e-4, 1e-1]}, batch_size: {choice: [64, 128]}}}`.
 - **Size.** `workers` may be written `4` or `2:8`; it is not part of the result. `lanes` and `batch_size` are.

@@ -8,14 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from god_ray.spec.problem import Fault
+from god_ray.fileuri import plain
+from god_ray.spec.problem import Fault, Path
 from god_ray.spec.run import RunSpec
 
 
 def between_keys(spec: RunSpec) -> Iterator[Fault]:
     """Every broken rule of a spec."""
-    for rule in (_length, _workers, _lanes, _batch, _evaluated, _asha):
+    for rule in (_places, _length, _workers, _lanes, _batch, _evaluated, _asha):
         yield from rule(spec)
+
+
+def _places(spec: RunSpec) -> Iterator[Fault]:
+    places: list[tuple[Path, str | None]] = [
+        (("recipe",), spec.recipe),
+        (("data", "preprocess"), spec.data.preprocess),
+        (("init_from", "path"), spec.init_from.path if spec.init_from else None),
+        (("storage",), spec.storage),
+    ]
+    for key, texts in (("train", spec.data.train), ("eval", spec.data.eval)):
+        places += [(("data", key, index), text) for index, text in enumerate(texts or [])]
+    for path, text in places:
+        try:
+            plain(text or "")
+        except ValueError as error:
+            yield Fault(path, str(error), "write file:///..., with three slashes, or a plain path")
 
 
 def _length(spec: RunSpec) -> Iterator[Fault]:

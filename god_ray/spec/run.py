@@ -16,6 +16,7 @@ from god_ray.spec.determinism import Determinism
 from god_ray.spec.progress import Checkpoint, Eval, StopWhen
 from god_ray.spec.sweep import Sweep
 from god_ray.spec.values import Above0, Count, Flag, Name, Positive, Says, Section, Seed, Text
+from god_ray.spec.warmstart import InitFrom
 from god_ray.spec.workers import Failures, Workers
 
 
@@ -70,10 +71,9 @@ class RunSpec(Section):
     checkpoint: Checkpoint = Field(
         default_factory=Checkpoint, description="When the state is saved, and how much is kept."
     )
-    init_from: Text | None = Field(
+    init_from: Annotated[InitFrom, Says("text or a mapping of path, partial", "runs/a")] | None = Field(
         default=None,
-        description="Weights to start from: a checkpoint folder, a run folder or a safetensors file. null: "
-        "the recipe's own.",
+        description="Weights to start from: a run, a checkpoint or a file. null: the recipe's own.",
     )
     precision: Literal["fp32", "bf16-mixed"] = Field(
         default="fp32",

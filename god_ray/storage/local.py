@@ -1,29 +1,25 @@
 """A folder of a local or shared file system as a `Store`.
 
-In: a folder. Out: the five verbs. An object is written beside, flushed, then renamed into place.
-Must not know what objects mean. Failure shows as the OSError of the file system, which names the path.
+In: a folder. Out: the five verbs. An object is written beside, flushed, then renamed into place; nothing goes
+through the machine's temporary folder. Must not know what objects mean. Failure shows as an OSError that
+names the folder and the object.
 """
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from god_ray import durable
+from god_ray.storage import leftovers
+from god_ray.storage.named import named
+from god_ray.storage.store import UNFINISHED, check_name
 
-UNFINISHED = ".unfinished"
-"""The folder below the root in which objects are written before they are renamed."""
 _counter = itertools.count()
-
-
-def local_path(place: str) -> Path:
-    """Of an absolute path or a `file://` URI."""
-    return Path(unquote(urlsplit(place).path) if place.startswith("file://") else place)
 
 
 class LocalStore:
@@ -31,51 +27,87 @@ class LocalStore:
         self.root, self.uri = root, str(root)
 
     def write(self, name: str, fill: Callable[[Path], object]) -> None:
-        final = self.root / name
-        work = self.root / UNFINISHED / f"{socket.gethostname()}-{os.getpid()}-{next(_counter)}"
-        _make(work.parent)
+        final = self.root / check_name(name)
+        work = self.root / UNFINISHED / f"{leftovers.WRITER}-{os.getpid()}-{next(_counter)}"
         try:
-            fill(work)
-            durable.sync(work)
-            _make(final.parent)
-            work.replace(final)
-            durable.sync(final.parent)
+            with named(f"{self.uri}: write of {name}", work):
+                _make(work.parent)
+                leftovers.sweep(work.parent)
+                fill(work)
+                durable.sync(work)
+                _move(work, final)
         finally:
-            work.unlink(missing_ok=True)
+            with suppress(OSError):  # swept later; what matters is why nothing was written
+                work.unlink()
 
     def read(self, name: str) -> bytes:
-        return (self.root / name).read_bytes()
+        path = self.root / check_name(name)
+        with named(f"{self.uri}: read of {name}"):
+            _expect_object(path)
+            return path.read_bytes()
 
     @contextmanager
     def fetch(self, name: str) -> Iterator[Path]:
-        path = self.root / name
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} is not there")
+        path = self.root / check_name(name)
+        with named(f"{self.uri}: fetch of {name}"):
+            _expect_object(path)
         yield path
 
     def list(self, prefix: str = "") -> dict[str, int]:
-        found = {}
-        for parent, folders, names in os.walk(self.root / prefix):
-            folders[:] = [folder for folder in folders if folder != UNFINISHED]
-            for name in names:
-                path = Path(parent, name)
-                with suppress(FileNotFoundError):  # removed this moment
-                    found[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        top, found = self.root / check_name(prefix, empty=True), {}
+        with named(f"{self.uri}: list of {prefix or 'all'}"):
+            for parent, folders, names in os.walk(top, onerror=_unless_gone):
+                folders[:] = [folder for folder in folders if folder != UNFINISHED]
+                for name in names:
+                    path = Path(parent, name)
+                    with suppress(FileNotFoundError):  # removed this moment
+                        found[path.relative_to(self.root).as_posix()] = path.stat().st_size
         return dict(sorted(found.items()))
 
     def remove(self, name: str) -> None:
         """And the folders that are empty without it."""
-        path = self.root / name
-        path.unlink(missing_ok=True)
-        for folder in path.parents:
-            if folder == self.root:
+        path = self.root / check_name(name)
+        with named(f"{self.uri}: remove of {name}"):
+            if not path.is_file() and not path.is_symlink():
                 return
-            try:
-                folder.rmdir()
-            except FileNotFoundError:
-                continue
-            except OSError:  # not empty
-                return
+            path.unlink(missing_ok=True)
+            for folder in path.parents:
+                if folder == self.root or not _remove_empty(folder):
+                    return
+
+
+def _expect_object(path: Path) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "there is no such object")
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def _remove_empty(folder: Path) -> bool:
+    """Whether it is gone; not if something is in it."""
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _move(work: Path, final: Path) -> None:
+    """`work` becomes `final`, durably, even if somebody removes the folders between as empty."""
+    while True:
+        try:
+            _make(final.parent)
+            work.replace(final)
+            break
+        except FileNotFoundError:
+            work.lstat()  # if ours is gone, that is the error
+    with suppress(FileNotFoundError):  # written, and removed since
+        durable.sync(final.parent)
 
 
 def _make(folder: Path) -> None:

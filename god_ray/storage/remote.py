@@ -1,57 +1,170 @@
 """A bucket, or any place that pyarrow.fs opens by URI, as a `Store`.
 
-In: a URI. Out: the five verbs. An object of such a store appears when its upload is complete. Must not know
+In: a URI. Out: the five verbs. An object of such a store appears when its upload is complete. What passes is
+tried again, with a line in the log; what stays is an OSError that says how often it was tried. Must not know
 what objects mean.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from pyarrow import fs
 
+from god_ray.storage.filesystem import Opened, Outlook, cause, open_filesystem, outlook, without_secrets
+from god_ray.storage.named import named, os_error
+from god_ray.storage.store import check_name
+from god_ray.storage.tries import LeftBehind, Patience, Pulse, watched
 
-def connect(uri: str) -> tuple[fs.FileSystem, str]:
-    """The file system that a URI names, and the path in it."""
-    filesystem, path = fs.FileSystem.from_uri(uri)
-    return filesystem, path.rstrip("/")
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+CHUNK_BYTES = 32 << 20
+"""In memory at a time; pyarrow sends it in parts, several at once."""
+_broken_off: list[Any] = []
+"""Streams left in the middle. pyarrow makes an object of half an upload when its stream is closed or
+collected, unless a part of it failed; so these never are."""
 
 
 class RemoteStore:
-    def __init__(self, uri: str) -> None:
-        self.uri = uri.rstrip("/")
-        self._filesystem, self._root = connect(self.uri)
+    def __init__(self, place: str, patience: Patience = Patience()) -> None:  # noqa: B008 - frozen
+        self.uri = without_secrets(place)
+        self.num_retries = 0
+        """Over all verbs since it was opened."""
+        self._place, self._patience = place, patience
+        self._opened: Opened | None = None
 
     def write(self, name: str, fill: Callable[[Path], object]) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            work = Path(scratch, "object")
-            fill(work)
-            fs.copy_files(
-                str(work),
-                f"{self._root}/{name}",
-                source_filesystem=fs.LocalFileSystem(),
-                destination_filesystem=self._filesystem,
-            )
+        check_name(name)
+        with self._scratch("write", name) as work:
+            with named(f"{self.uri}: write of {name}", work):
+                fill(work)
+                work.stat()
+            self._try("write", name, lambda opened, pulse: _upload(work, opened, name, pulse))
 
     def read(self, name: str) -> bytes:
-        with self._filesystem.open_input_file(f"{self._root}/{name}") as file:
-            return bytes(file.read())
+        check_name(name)
+        return self._try("read", name, lambda opened, pulse: b"".join(_download(opened, name, pulse)))
 
     @contextmanager
     def fetch(self, name: str) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch, "object")
-            path.write_bytes(self.read(name))
-            yield path
+        check_name(name)
+        with self._scratch("fetch", name) as work:
+            self._try("fetch", name, lambda opened, pulse: _save(work, opened, name, pulse))
+            yield work
 
     def list(self, prefix: str = "") -> dict[str, int]:
-        below = fs.FileSelector(f"{self._root}/{prefix}", allow_not_found=True, recursive=True)
-        files = (info for info in self._filesystem.get_file_info(below) if info.type == fs.FileType.File)
-        return dict(sorted((info.path[len(self._root) + 1 :], info.size) for info in files))
+        check_name(prefix, empty=True)
+        return self._try("list", prefix or "all", lambda opened, pulse: _list(opened, prefix))
 
     def remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            self._filesystem.delete_file(f"{self._root}/{name}")
+        check_name(name)
+        self._try("remove", name, lambda opened, pulse: _remove(opened, name))
+
+    @contextmanager
+    def _scratch(self, verb: str, name: str) -> Iterator[Path]:
+        """A file of this machine for the time of a verb."""
+        with named(f"{self.uri}: {verb} of {name}: temporary folder"):
+            folder = tempfile.TemporaryDirectory(prefix="god_ray-")
+        with folder as path:
+            yield Path(path, "object")
+
+    def _try(self, verb: str, name: str, once: Callable[[Opened, Pulse], T]) -> T:
+        doing, patience = f"{self.uri}: {verb} of {name}", self._patience
+        limits = {
+            Outlook.PASSING: patience.num_tries,
+            Outlook.REFUSED: patience.num_refused,
+            Outlook.HOPELESS: 1,
+        }
+        num_failed = 0
+        while True:
+            try:
+                return watched(lambda pulse: once(self._open(), pulse), patience.silence_s)
+            except FileNotFoundError as error:
+                raise FileNotFoundError(errno.ENOENT, f"{doing}: there is no such object") from error
+            except OSError as error:
+                num_failed += 1
+                seen, said = outlook(error), cause(error, patience)
+                if num_failed >= limits[seen]:
+                    tried = f", tried {num_failed} times" if num_failed > 1 else ""
+                    raise os_error(error.errno, f"{doing}: {said}{tried}") from error
+                if seen is Outlook.REFUSED:
+                    self._opened = None  # its credentials may have been replaced
+                pause_s = patience.pause_s(num_failed)
+                self.num_retries += 1
+                log.warning(
+                    "%s: try %d of %d failed, again in %.1f s (retry %d of this store): %s",
+                    doing, num_failed, limits[seen], pause_s, self.num_retries, said,
+                )  # fmt: skip
+                time.sleep(pause_s)
+
+    def _open(self) -> Opened:
+        """In the thread of a try: it may need the network."""
+        opened = self._opened or open_filesystem(self._place, self._patience)
+        self._opened = opened
+        return opened
+
+
+def _upload(work: Path, opened: Opened, name: str, pulse: Pulse) -> None:
+    path, sent_bytes = f"{opened.root}/{name}", 0
+    with work.open("rb") as file:
+        stream = opened.filesystem.open_output_stream(path)
+        try:
+            while chunk := file.read(CHUNK_BYTES):
+                stream.write(chunk)
+                stream.flush()
+                sent_bytes += len(chunk)
+                pulse.beat()
+        except (OSError, LeftBehind) as error:
+            _break_off(stream, error)
+            raise
+    stream.close()
+    there = opened.filesystem.get_file_info(path)
+    if there.size != sent_bytes:
+        raise OSError(f"{sent_bytes:,} bytes were sent, and {there.size or 0:,} are there")
+
+
+def _break_off(stream: Any, error: OSError | LeftBehind) -> None:
+    if isinstance(error, OSError) and error.errno is None:  # pyarrow's: a part failed
+        with suppress(OSError):
+            stream.close()
+    else:
+        _broken_off.append(stream)
+
+
+def _download(opened: Opened, name: str, pulse: Pulse) -> Iterator[bytes]:
+    with opened.filesystem.open_input_file(f"{opened.root}/{name}") as file:
+        missing = file.size()
+        while chunk := file.read(CHUNK_BYTES):
+            missing -= len(chunk)
+            pulse.beat()
+            yield chunk
+    if missing:
+        raise OSError(f"the answer is {missing:,} bytes short")
+
+
+def _save(work: Path, opened: Opened, name: str, pulse: Pulse) -> None:
+    with work.open("wb") as file:
+        for chunk in _download(opened, name, pulse):
+            with named(f"temporary file {work}", work):
+                file.write(chunk)
+
+
+def _list(opened: Opened, prefix: str) -> dict[str, int]:
+    below = fs.FileSelector(f"{opened.root}/{prefix}", allow_not_found=True, recursive=True)
+    files = (info for info in opened.filesystem.get_file_info(below) if info.type == fs.FileType.File)
+    return dict(sorted((info.path[len(opened.root) + 1 :], info.size) for info in files))
+
+
+def _remove(opened: Opened, name: str) -> None:
+    """pyarrow leaves a marker of the folder that this may have emptied; `_list` shows none."""
+    try:
+        opened.filesystem.delete_file(f"{opened.root}/{name}")
+    except FileNotFoundError:
+        return

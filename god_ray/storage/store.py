@@ -1,7 +1,8 @@
 """The store contract: five verbs on whole objects, and the door that opens a store by its place.
 
 In: a path or a URI. Out: a `Store`. Must not know what objects mean. Every failure is an OSError whose text
-names place, verb, object and cause; FileNotFoundError is kept for an object that is not there.
+names place, verb, object and cause; FileNotFoundError is kept for an object that is not there. A name that
+could lead out of the store is a ValueError.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
+
+from god_ray.fileuri import plain
+
+UNFINISHED = ".unfinished"
+"""No part of a name: on a local disk, the folder of what is still being written."""
 
 
 class Store(Protocol):
@@ -20,7 +26,7 @@ class Store(Protocol):
     """
 
     uri: str
-    """The root, for messages and for Ray: an absolute path or `s3://bucket/prefix`."""
+    """The root, for messages and for Ray: an absolute path, or a URI without credentials."""
 
     def write(self, name: str, fill: Callable[[Path], object]) -> None:
         """`fill` writes a file at the path that it is given; then that is `name`, durably. Replaces.
@@ -51,7 +57,7 @@ class Store(Protocol):
 
 def is_remote(place: str) -> bool:
     """Whether `place` is a URI of a store that is not this machine's file system."""
-    return "://" in place and not place.startswith("file://")
+    return "://" in place and not place.startswith("file:")
 
 
 def below(place: str, name: str) -> str:
@@ -60,13 +66,20 @@ def below(place: str, name: str) -> str:
     return f"{path.rstrip('/')}/{name}{mark}{options}"
 
 
+def above(place: str) -> tuple[str, str]:
+    """The place around `place`, and the name of `place` in it: `below` turned round."""
+    path, mark, options = place.partition("?") if is_remote(place) else (place, "", "")
+    folder, _, name = path.rstrip("/").rpartition("/")
+    return f"{folder}{mark}{options}", name
+
+
 def write_bytes(store: Store, name: str, content: bytes) -> None:
     """A small object."""
     store.write(name, lambda path: path.write_bytes(content))
 
 
 def open_store(place: str) -> Store:
-    """The store at an absolute path, a `file://` URI or a URI that pyarrow.fs knows (s3, gs, abfs).
+    """The store at an absolute path, a `file:///` URI or a URI that pyarrow.fs knows (s3, gs, abfs).
 
     Opening reads and writes nothing: what is wrong with the place shows in the first verb.
     """
@@ -74,6 +87,14 @@ def open_store(place: str) -> Store:
         from god_ray.storage.remote import RemoteStore
 
         return RemoteStore(place)
-    from god_ray.storage.local import LocalStore, local_path
+    from god_ray.storage.local import LocalStore
 
-    return LocalStore(local_path(place))
+    return LocalStore(Path(plain(place)))
+
+
+def check_name(name: str, empty: bool = False) -> str:
+    """`name` itself. ValueError if it is none; `empty`: whether "" may stand for the root."""
+    parts = name.split("/")
+    if (empty and not name) or not ({"", ".", "..", UNFINISHED} & set(parts) or "\\" in name or "\0" in name):
+        return name
+    raise ValueError(f"{name!r} is no name of an object: it must stay below the root, with single slashes")

@@ -23,12 +23,14 @@ FACTS = {
         "batch_norm",
         "optimizer",
         "device",
+        "init_from",
         "unused_parameters",
         "loss",
         "metrics",
         "step_s",
     ),
     *("learning_rate", "lane_cost", "memory_bytes", "rows_per_s", "run_s"),
+    *("files_not_read", "largest_row_group"),
 }
 
 
@@ -300,7 +302,7 @@ def test_weights_to_start_from(tmp_path: Path, finished_run: RunFolder) -> None:
         assert texts(check(tmp_path / "run.yaml", [f"init_from={fits}"])) == []
     for wrong, text in (
         ("w.safetensors", "does not fit the model"),
-        ("x.safetensors", "does not fit the model"),
+        ("x.safetensors", "no weights can be read"),
         ("nowhere", "holds no weights"),
         ("step-00000007", "cannot be used"),
     ):

@@ -14,9 +14,9 @@ from ingest_data import rows_table, write
 
 from god_ray.errors import DataError
 from god_ray.ingest import rowgroups
+from god_ray.ingest.agreement import missing_columns
 from god_ray.ingest.columns import ROW
 from god_ray.ingest.parquet import ParquetSource
-from god_ray.ingest.survey import missing_columns
 
 
 def put(path: Path, **columns: object) -> Path:
@@ -80,7 +80,8 @@ def test_all_faults_come_at_once_with_file_column_type_and_fix(tmp_path: Path) -
         ("b.parquet", "x"),
         ("b.parquet", "y"),
         ("c.parquet", "y"),
-        ("c.parquet", "extra"),
+        ("a.parquet", "extra"),
+        ("b.parquet", "extra"),
         ("d.parquet", ""),
         ("e.parquet", ""),
         ("f.parquet", ""),
@@ -112,8 +113,8 @@ def test_missing_columns_say_what_is_near(tmp_path: Path) -> None:
     assert "did you mean label?" in str(refused(tmp_path, columns=["lable", "x"]))
     assert "use one of label, x" in str(refused(tmp_path, columns=["qqq"]))
     schema = ParquetSource.open([str(tmp_path)]).schema
-    assert missing_columns(schema, ["x", "label"]) == []
-    assert [fault.column for fault in missing_columns(schema, ["x", "z"], "a.parquet")] == ["z"]
+    assert missing_columns(schema.names, ["x", "label"]) == []
+    assert [fault.column for fault in missing_columns(schema.names, ["x", "z"], "a.parquet")] == ["z"]
 
 
 @pytest.mark.parametrize(

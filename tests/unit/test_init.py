@@ -52,4 +52,5 @@ def test_an_unknown_name_is_an_attribute_error_that_lists_the_known_ones() -> No
 
 
 def test_dir_lists_the_public_names() -> None:
-    assert dir(god_ray) == ["Recipe", "Result", "RowRandom", "__version__", "errors", "resume", "train"]
+    names = ["Recipe", "Result", "RowRandom", "__version__", "errors", "evaluate", "resume", "train"]
+    assert dir(god_ray) == names

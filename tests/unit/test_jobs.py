@@ -127,7 +127,7 @@ def test_what_was_asked_for_reaches_the_job(project: Path) -> None:
     assert job.run == "mine"
     assert "--name mine " in job.entrypoint
     assert "--set 'config.text='\"'\"'a; b'\"'\"''" in job.entrypoint
-    assert f"--set 'init_from=\"{project}/runs/old\"'" in job.entrypoint
+    assert f"--set 'init_from.path=\"{project}/runs/old\"'" in job.entrypoint
     assert "--set name" not in job.entrypoint
 
 

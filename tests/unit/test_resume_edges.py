@@ -86,7 +86,7 @@ def test_a_run_to_start_from_means_its_newest_checkpoint_of_today(tmp_path: Path
     spec = project(tmp_path)
     first = trained(spec, tmp_path / "runs", "a")
     second = trained(spec, tmp_path / "runs", "b", init_from=str(first.path))
-    assert second.read()["spec"]["init_from"] == str(first.checkpoints / f"step-{STEPS:08d}")
+    assert second.read()["spec"]["init_from"]["path"] == str(first.checkpoints / f"step-{STEPS:08d}")
 
 
 def test_only_the_command_that_was_applied_is_forgotten(tmp_path: Path) -> None:

@@ -122,7 +122,8 @@ def test_paths_start_at_the_specs_folder_and_storage_at_the_current_one(
     assert spec.data.train == [f"{folder}/a.parquet", "/data/b.parquet", "s3://bucket/c.parquet"]
     assert spec.data.preprocess == f"{folder}/sub/prepare.py:clean"
     assert spec.data.eval == ["/home/me/t.parquet"]
-    assert spec.init_from == f"{folder}/../w.safetensors"
+    assert spec.init_from is not None
+    assert spec.init_from.path == f"{folder}/../w.safetensors"
     assert spec.storage == f"{here}/runs"
     assert load(file, storage="s3://bucket/runs").spec.storage == "s3://bucket/runs"
 

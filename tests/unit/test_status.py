@@ -24,7 +24,7 @@ from god_ray.runtime.status import UNREADABLE, checkpoints, facts, listing
 KEYS = {
     *("name", "state", "reason", "driven", "epoch", "step", "num_steps", "loss", "num_workers", "started_at"),
     *("ended_at", "folder", "steps_per_epoch", "metrics", "workers", "generation", "recoveries", "attempts"),
-    *("last_checkpoint_step", "last_digest", "last_digest_step", "created_at", "updated_at"),
+    *("last_checkpoint_step", "last_digest", "last_digest_step", "created_at", "updated_at", "init_from"),
 }
 
 

@@ -1,0 +1,159 @@
+"""A run's checkpoint measured on a data set, in this process, without Ray: what `god-ray eval` does.
+
+In: a run folder, which checkpoint, perhaps other data. Out: `Evaluated`. Built, read, folded and pinned by
+the functions of training, so that on `data.eval` the numbers are the ledger's to the last bit. Changes
+nothing in the folder. torch is imported inside, once the environment that it reads is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from god_ray.errors import DataError, FingerprintMismatch, UserError
+from god_ray.runtime import numerics
+from god_ray.runtime.record import Record
+from god_ray.runtime.run_folder import RunFolder
+from god_ray.spec import RunSpec
+from god_ray.spec.paths import absolute
+
+if TYPE_CHECKING:
+    from god_ray.ingest.parquet import ParquetSource
+    from god_ray.loop.ports import Feed, LeafData
+    from god_ray.plan import Cursor
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """`notes`: damaged checkpoints that were passed over, and why numbers may differ from the run's."""
+
+    step: int
+    digest: str
+    data: list[str]
+    metrics: dict[str, float]
+    notes: list[str]
+
+
+def evaluate(
+    folder: RunFolder,
+    data: Sequence[str] | None = None,
+    step: int | None = None,
+    best: bool = False,
+    say: Say = lambda text: None,
+) -> Evaluated:
+    """Of `step`, of the best checkpoint or of the newest intact one; on `data`, or on the run's own.
+
+    data: Parquet files, folders or globs. say: is told how far it is, leaf by leaf.
+    Raises UserError, DataError, RecipeError, RunNotFound or CheckpointError.
+    """
+    record = folder.read()
+    spec = record.run_spec()
+    numerics.prepare_process(spec)
+    from god_ray.runtime.model import generators_kept
+
+    if data is None and spec.data.eval is None:
+        raise UserError(
+            f"run {folder.name} has no evaluation set.",
+            "Its spec has no data.eval.",
+            "name files, folders or globs with --data.",
+        )
+    with generators_kept():
+        try:
+            return _evaluate(folder, record, spec, data, step, best, say)
+        finally:
+            numerics.unpin()
+
+
+def _evaluate(
+    folder: RunFolder,
+    record: Record,
+    spec: RunSpec,
+    data: Sequence[str] | None,
+    step: int | None,
+    best: bool,
+    say: Say,
+) -> Evaluated:
+    from god_ray.checkpoint.state import restore_model
+    from god_ray.loop.leaf import LeafRunner
+    from god_ray.runtime.assemble import open_evaluation
+    from god_ray.runtime.assignment import Assignment
+    from god_ray.runtime.attempt import Attempt
+    from god_ray.runtime.model import choose
+    from god_ray.sync.group import Solo
+
+    found = choose(folder, spec, record["id"], step, best)
+    paths, source = _open(spec, data)
+    # Nothing is trained, so the rows that are measured stand in for those that were trained on.
+    attempt = Attempt(Assignment(spec, folder.place, source, source, found.step))
+    attempt.build()
+    recipe, mixed = attempt.local.recipe, spec.precision == "bf16-mixed"
+    restore_model(found.snapshot, recipe.model)
+    runner = LeafRunner(recipe, attempt.local.model, spec.seed, attempt.device, mixed)
+    evaluation = open_evaluation(attempt.local, Solo(), runner, range(spec.lanes), attempt.preprocess)
+    assert evaluation is not None, "there is a source"
+    evaluation.feed = _Counted(evaluation.feed, source.manifest.num_rows, say)
+    try:
+        metrics = attempt.blame("metrics(model, batch)", lambda: evaluation.run(spec.seed, mixed))
+    finally:
+        evaluation.feed.close()
+    notes = [f"passed over {skipped}" for skipped in found.skipped]
+    if data is None and source.manifest.fingerprint != record["eval_fingerprint"]:
+        notes.append("data.eval has changed since the run began")
+    notes += _other_bits(record, attempt.local.fingerprint)
+    return Evaluated(found.step, str(found.meta["digest"]), paths, metrics, notes)
+
+
+def _open(spec: RunSpec, data: Sequence[str] | None) -> tuple[list[str], ParquetSource]:
+    from god_ray.runtime.assignment import open_data
+
+    if data is None:
+        paths = list(spec.data.eval or ())
+        return paths, open_data(spec, paths)
+    paths = [absolute(text, Path.cwd()) for text in data]
+    columns = spec.data.model_copy(update={"columns": spec.data.columns or _columns(spec)})
+    return paths, open_data(spec.model_copy(update={"data": columns}), paths)
+
+
+def _columns(spec: RunSpec) -> list[str] | None:
+    """Those of the run's own data, so that others beside them do not matter; None if it is gone."""
+    from god_ray.runtime.assignment import open_data
+
+    try:
+        return list(open_data(spec, spec.data.eval or spec.data.train).schema.names)
+    except DataError:
+        return None
+
+
+def _other_bits(record: Record, here: dict[str, str]) -> list[str]:
+    run = record.get("fingerprint")
+    try:
+        numerics.compare(run or here, here, "this process")
+    except FingerprintMismatch as error:
+        return [f"the last digits may differ from the run's own: {error.why}"]
+    return []
+
+
+class _Counted:
+    """A feed that says how many rows it has handed out."""
+
+    def __init__(self, feed: Feed, num_rows: int, say: Say) -> None:
+        self.feed, self.num_rows, self.say = feed, num_rows, say
+        self.counters: dict[str, Any] = feed.counters
+        self.done = 0
+
+    def start(self, cursor: Cursor, lanes: range) -> None:
+        self.feed.start(cursor, lanes)
+
+    def leaf(self, cursor: Cursor, lane: int) -> LeafData | None:
+        data = self.feed.leaf(cursor, lane)
+        if data is not None:
+            self.say(f"evaluated {self.done} of {self.num_rows} rows")
+            self.done += len(data.rows)
+        return data
+
+    def close(self) -> None:
+        self.feed.close()
