@@ -13,9 +13,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import god_ray
 import recipe
 import torch
+
+import god_ray
 
 
 def build(config: dict[str, Any]) -> god_ray.Recipe:
