@@ -1,4 +1,4 @@
-"""The best checkpoint, by `checkpoint.keep_best`: ties, NaN, a missing metric; and that retention keeps it."""
+"""The best checkpoint by `checkpoint.keep_best`: ties, NaN, a missing metric; and that retention keeps it."""
 
 from __future__ import annotations
 
