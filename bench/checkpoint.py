@@ -1,8 +1,8 @@
 """How long the step loop stands still for a checkpoint: god_ray against torch.save + ray.train.report.
 
-Run: python bench/checkpoint.py [--quick] [--rounds N] [--model small|large]. Both train
-the same MLP with AdamW under a TorchTrainer with two workers on one Ray, in turns; the slower worker counts. A run's first save
-stands apart: its memory is new. Its last is left out, there the run waits for the disk.
+Run: python bench/checkpoint.py [--quick] [--rounds N] [--model small|large]. Both train the same MLP with
+AdamW under a TorchTrainer with two workers on one Ray, in turns; the slower worker counts. A run's first
+save stands apart: its memory is new. Its last is left out, there the run waits for the disk.
 """
 
 from __future__ import annotations
