@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 
 $(BIN)/god-ray: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,examples]'
 	touch $@
 
 setup: $(BIN)/god-ray

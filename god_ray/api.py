@@ -37,7 +37,12 @@ if TYPE_CHECKING:
 _MAY_CHANGE = frozenset(
     {"checkpoint", "data", "failures", "init_from", "name", "recipe", "storage", "sweep", "workers"}
 )
+Say = Callable[[str], object]
 Watch = Callable[[RunFolder, int], AbstractContextManager[object]]
+
+
+def _silent(text: str) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -82,21 +87,27 @@ def train(
     *,
     debug: bool = False,
     watch: Watch | None = None,
+    say: Say = _silent,
     overrides: tuple[str, ...] = (),
     **fields: Any,
 ) -> Result:
-    """Train a new run to its end. Raises UserError before anything is made; a failed run is a Result."""
+    """Train a new run to its end. Raises UserError before the run is made; a failed run is a Result.
+
+    say: told how far reading and converting the data are, where that takes long.
+    """
     loaded = load(spec, overrides, **fields)
     name = loaded.spec.name or f"{strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     storage = loaded.spec.storage
     RunFolder.require_new(storage, name)
-    assignment = _prepare(loaded, below(storage, name), debug)
+    assignment = _prepare(loaded, below(storage, name), debug, say)
     from god_ray.runtime.weights import pin_weights
 
     assignment = pin_weights(assignment)
-    with _host(assignment, debug) as fit:
+    with _host(assignment, debug) as (fit, connect):
         from god_ray.runtime.attempt import try_leaf
+        from god_ray.runtime.equipment import equip
 
+        assignment = equip(assignment, None, connect, say)
         taken = try_leaf(assignment)
         folder = _create(loaded, assignment, storage, name, taken)
         size = 1 if debug else assignment.spec.workers.initial
@@ -106,7 +117,10 @@ def train(
 def _create(
     loaded: LoadedSpec, assignment: Assignment, storage: str, name: str, taken: Taken | None
 ) -> RunFolder:
-    """The run folder with its spec and its record."""
+    """The run folder with its spec, its record and what was fitted."""
+    from god_ray.runtime import equipment
+
+    fitted = assignment.fitted
     plan = assignment.plan()
     record = {
         "id": secrets.token_hex(8),
@@ -116,13 +130,14 @@ def _create(
         "data_fingerprint": assignment.train.manifest.fingerprint,
         "eval_fingerprint": assignment.evaluation.manifest.fingerprint if assignment.evaluation else None,
         "init_from": taken and asdict(taken),
+        "fitted": equipment.digest(fitted) if fitted else None,
         "num_rows": plan.manifest.num_rows,
         "num_steps": assignment.num_steps,
         "steps_per_epoch": plan.steps_per_epoch,
         "created_at": round(time(), 3),
         "started_at": round(time(), 3),
     }
-    return RunFolder.create(storage, name, resolved_yaml(loaded), record)
+    return RunFolder.create(storage, name, resolved_yaml(loaded), record, equipment.files(fitted))
 
 
 def resume(
@@ -132,6 +147,7 @@ def resume(
     workers: int | None = None,
     debug: bool = False,
     watch: Watch | None = None,
+    say: Say = _silent,
 ) -> Result:
     """Go on with a stopped, failed or killed run, a name under `storage`, a path or a URI.
 
@@ -143,7 +159,7 @@ def resume(
         return _result(folder, record["state"], record["reason"], record["result"])
     loaded = load(folder.path / "spec.yaml")
     _require_same_spec(record, loaded.spec)
-    assignment = _prepare(loaded, folder.place, debug)
+    assignment = _prepare(loaded, folder.place, debug, say)
     _require_same_data(record, assignment)
     began = record.run_spec()
     data = assignment.spec.data.model_copy(update={"shuffle": began.data.shuffle})
@@ -154,7 +170,11 @@ def resume(
     assignment = assignment.with_spec(spec)
     last = (record.get("attempts") or [{"workers": spec.workers.initial}])[-1]["workers"]
     size = 1 if debug else _within_lanes(workers or last, spec.lanes)
-    with _host(assignment, debug) as fit:
+    with _host(assignment, debug) as (fit, connect):
+        from god_ray.runtime import equipment
+
+        known = equipment.read(folder.path, record.get("fitted"))
+        assignment = equipment.equip(assignment, known, connect, say)
         return _drive(assignment, folder, size, fit, watch)
 
 
@@ -191,13 +211,13 @@ def _within_lanes(workers: int, lanes: int) -> int:
     )
 
 
-def _prepare(loaded: LoadedSpec, place: str, debug: bool) -> Assignment:
+def _prepare(loaded: LoadedSpec, place: str, debug: bool, say: Say) -> Assignment:
     from god_ray.runtime.numerics import prepare_process
 
     prepare_process(loaded.spec)
     from god_ray.runtime.assignment import prepare
 
-    assignment = prepare(loaded, place)
+    assignment = prepare(loaded, place, say, say)
     if debug:
         data = assignment.spec.data.model_copy(update={"reader": "direct"})
         assignment = assignment.with_spec(assignment.spec.model_copy(update={"data": data}))
@@ -211,6 +231,7 @@ def _require_same_spec(record: Mapping[str, Any], spec: RunSpec) -> None:
         (f"data.{key}", before["data"][key], now["data"][key])
         for key in ("columns", "window", "min_leaf_rows")
     ]
+    pairs.append(("data.fit", before["data"].get("fit", {}), now["data"]["fit"]))
     pairs.append(("data.eval", before["data"]["eval"] is not None, now["data"]["eval"] is not None))
     changed = [
         f"{key}: {json.dumps(then)} became {json.dumps(new)}" for key, then, new in pairs if then != new
@@ -243,12 +264,14 @@ def _require_same_data(record: Mapping[str, Any], assignment: Assignment) -> Non
 
 
 @contextmanager
-def _host(assignment: Assignment, debug: bool) -> Iterator[Fit]:
-    """What does an attempt: this process, or Ray, which is being started while the caller goes on."""
+def _host(assignment: Assignment, debug: bool) -> Iterator[tuple[Fit, Callable[[], object] | None]]:
+    """What does an attempt: this process, or Ray, which is being started while the caller goes on; and what
+    waits until it has.
+    """
     if debug:
         from god_ray.runtime.inline import fit as fit_inline
 
-        yield fit_inline
+        yield fit_inline, None
         return
     from god_ray.runtime.cluster import connecting
 
@@ -265,7 +288,7 @@ def _host(assignment: Assignment, debug: bool) -> Iterator[Fit]:
 
             return fit(connected, assignment, folder, workers, ended)
 
-        yield fit_on_ray
+        yield fit_on_ray, connection
 
 
 def _drive(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit, watch: Watch | None) -> Result:

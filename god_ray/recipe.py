@@ -8,6 +8,7 @@ that names the file and the line.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ from god_ray.userfile import UserFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FITTED = "fitted"
+"""The second argument that `build` may have."""
 Batch = dict[str, Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor | tuple[Tensor, Tensor]]
 Metrics = Callable[[nn.Module, Batch], Mapping[str, Tensor | tuple[Tensor, Tensor]]]
@@ -33,7 +36,10 @@ Collate = Callable[["pa.Table"], Batch]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to train: the return value of `build(config)` in a recipe file.
+    """What to train: the return value of `build(config)` or `build(config, fitted)` in a recipe file.
+
+    `fitted` is what `data.fit` found in the training set, by column: `fitted["carrier"].size` (for an
+    embedding) and `.values`, `fitted["distance"].mean` and `.std`.
 
     `model`      any `nn.Module`, on the CPU; god_ray moves it.
     `optimizer`  over parameters of that model. It is stepped once per global batch.
@@ -180,12 +186,19 @@ class Builder:
     """A recipe file's build function; calling it checks what comes back. Can be pickled by Ray."""
 
     file: UserFile
-    function: Callable[[dict[str, Any]], object]
+    function: Callable[..., object]
 
-    def __call__(self, config: Mapping[str, Any]) -> Recipe:
+    @property
+    def wants_fitted(self) -> bool:
+        """Whether it is `build(config, fitted)`."""
+        return FITTED in inspect.signature(self.function).parameters
+
+    def __call__(self, config: Mapping[str, Any], fitted: Mapping[str, Any] | None = None) -> Recipe:
+        """fitted: what `data.fit` found, by column."""
         name = self.function.__name__
+        more = {FITTED: dict(fitted or {})} if self.wants_fitted else {}
         with self.file.blame(f"{name}(config)", config):
-            recipe = self.function(copy.deepcopy(dict(config)))
+            recipe = self.function(copy.deepcopy(dict(config)), **more)
         if not isinstance(recipe, Recipe):
             raise RecipeError(
                 f"{self.file.where(self.function)}: {name}(config) returned {_describe(recipe)}",
@@ -202,8 +215,9 @@ def load_recipe(path: str, function: str = "build") -> Builder:
     neighbours. Raises RecipeError (also when called) with the user's file and line.
     """
     file, found = UserFile.load(path, function)
-    file.check_arguments(found, ("config",))
-    return Builder(file, found)
+    builder = Builder(file, found)
+    file.check_arguments(found, ("config", FITTED) if builder.wants_fitted else ("config",))
+    return builder
 
 
 def load_function(reference: str) -> Callable[..., Any]:

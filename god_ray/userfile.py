@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from god_ray.errors import RecipeError
+from god_ray.errors import RecipeError, UserError
 
 # Modules that came out of users' folders, by folder: the file itself and the neighbours it imported.
 _loaded: dict[str, dict[str, ModuleType]] = {}
@@ -94,6 +94,8 @@ class UserFile:
                 raise
             place, data = self._place(error)
             raise RecipeError(f"{place}: {error.what}", error.why, error.fix, **data) from error
+        except UserError:  # about the data, the storage: it says itself where
+            raise
         except (Exception, SystemExit) as error:
             place, data = self._place(error)
             said = f"{type(error).__name__}: {error}".rstrip(": ")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -21,8 +21,17 @@ from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import CheckpointError
 
 
-def export(store: CheckpointStore, step: int, build_model: Callable[[], nn.Module], out: Path) -> Path:
-    """Write the weights of `step` to `out`, whole or not at all, and return `out`. Verified while reading."""
+def export(
+    store: CheckpointStore,
+    step: int,
+    build_model: Callable[[], nn.Module],
+    out: Path,
+    notes: Mapping[str, str] | None = None,
+) -> Path:
+    """Write the weights of `step` to `out`, whole or not at all, and return `out`. Verified while reading.
+
+    notes: more to be said in the file's metadata.
+    """
     snapshot, _ = store.load(step)
     model = build_model()
     restore_model(snapshot, model)
@@ -34,7 +43,8 @@ def export(store: CheckpointStore, step: int, build_model: Callable[[], nn.Modul
     out = Path(out)
     work = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
-        tensors.write(weights, work, {"format": "pt", "step": str(step), "digest": snapshot.digest()})
+        about = {"format": "pt", "step": str(step), "digest": snapshot.digest(), **(notes or {})}
+        tensors.write(weights, work, about)
         os.replace(work, out)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(

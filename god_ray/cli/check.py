@@ -53,10 +53,12 @@ class _Said:
     """Tells how far reading has come, on stderr, every few seconds."""
 
     def __init__(self) -> None:
-        self._last = monotonic()
+        self._last: float | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        if monotonic() - self._last >= SAID_EVERY_S:
+        if self._last is None:
+            self._last = monotonic()
+        elif monotonic() - self._last >= SAID_EVERY_S:
             self._last = monotonic()
             typer.echo(f"read {done} of {total} rows ({done / total:.0%})", err=True)
 

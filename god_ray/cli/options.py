@@ -43,6 +43,11 @@ Debug = Annotated[
 ]
 
 
+def aside(text: str) -> None:
+    """What is going on, on stderr."""
+    typer.echo(text, err=True)
+
+
 def reference(place: str) -> str:
     """What to call the run in a command that the user may copy: its name where that is enough."""
     from god_ray.storage.store import below, is_remote

@@ -24,11 +24,11 @@ def resume(
 ) -> None:
     """Go on with a run that has not finished."""
     from god_ray import api
-    from god_ray.cli.options import prints_on_stderr
+    from god_ray.cli.options import aside, prints_on_stderr
     from god_ray.cli.outcome import finish
     from god_ray.runtime.follow import watch
 
     typer.echo(f"opening run {run}" + ("" if debug else ", starting Ray") + " ...", err=True)
     with prints_on_stderr():
-        result = api.resume(run, storage, workers=workers, debug=debug, watch=watch(plain=debug))
+        result = api.resume(run, storage, workers=workers, debug=debug, watch=watch(plain=debug), say=aside)
     finish(result, as_json)

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from god_ray.cli.options import STORAGE_VARIABLE, AsJson, Debug, Set, Spec, prints_on_stderr
+from god_ray.cli.options import STORAGE_VARIABLE, AsJson, Debug, Set, Spec, aside, prints_on_stderr
 
 
 def train(
@@ -43,7 +43,9 @@ def train(
         try:
             load(spec, overrides)
             typer.echo("trying the recipe" + ("" if debug else ", starting Ray") + " ...", err=True)
-            result = api.train(spec, debug=debug, watch=watch(plain=debug), overrides=tuple(overrides))
+            result = api.train(
+                spec, debug=debug, watch=watch(plain=debug), say=aside, overrides=tuple(overrides)
+            )
         except RunExists:
             raise
         except UserError as error:  # nothing was created: tell all that is wrong, not only what came first

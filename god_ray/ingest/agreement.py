@@ -18,6 +18,7 @@ from god_ray.ingest.fault import Fault
 from god_ray.ingest.footers import Footer
 from god_ray.ingest.kinds import advice, as_read, merged
 
+_SHOWN_NAMES = 20
 _REWRITE = "write all files with one schema, or name the columns to use in data.columns"
 _FILL = "fill them (data.preprocess, or the recipe's collate), or drop the column (data.columns)"
 
@@ -64,7 +65,10 @@ def missing_columns(names: Sequence[str], wanted: Sequence[str], file: str = "")
     for name in wanted:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
-            fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}"
+            more = ", ..." if len(names) > _SHOWN_NAMES else ""
+            fix = (
+                f"did you mean {near[0]}?" if near else f"use one of {', '.join(names[:_SHOWN_NAMES])}{more}"
+            )
             faults.append(Fault(file, name, "", "there is no such column", fix))
     return faults
 

@@ -81,7 +81,7 @@ def _read(found: Found) -> Footer | Fault:
     if found.size == 0:
         return Fault(found.path, "", "", "the file is empty (0 bytes)", "remove it, or write it again")
     try:
-        content = _end_of(found.path)
+        content = inputs.tried(found.path, lambda: _end_of(found.path))
         metadata = pq.read_metadata(pa.BufferReader(content))
         digest = hashlib.blake2b(_footer_in(content), digest_size=16).hexdigest()
         return Footer(found, metadata.schema.to_arrow_schema(), metadata, digest)

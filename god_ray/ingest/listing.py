@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from god_ray.errors import DataError
-from god_ray.fileuri import plain
 from god_ray.storage import inputs
+from god_ray.storage.filesystem import without_secrets
 from god_ray.storage.store import is_remote
 
 _SIDE_RULE = 'names that begin with "_" or ".", *.crc and *.tmp are side files, which do not count'
@@ -41,7 +41,9 @@ def list_files(paths: list[str]) -> list[Found]:
     """
     found: dict[str, Found] = {}
     sides = []
-    for entry in map(_without_scheme, paths):
+    for entry in paths:
+        if is_remote(entry):
+            _refuse_secrets(entry)
         if _names_side_file(entry):
             sides.append(entry)
             continue
@@ -73,8 +75,15 @@ def list_files(paths: list[str]) -> list[Found]:
     return list(found.values())
 
 
-def _without_scheme(entry: str) -> str:
-    return entry if is_remote(entry) else plain(entry)
+def _refuse_secrets(entry: str) -> None:
+    shown = without_secrets(entry)
+    if shown != entry.rstrip("/"):
+        raise DataError(
+            f"{shown}: user and password stand in the URI",
+            "A place is kept with the run and told in messages.",
+            "take them out, and give them by the environment (AWS_ACCESS_KEY_ID and the like)",
+            file=shown,
+        )
 
 
 def _files(entry: str) -> list[Found]:
@@ -122,7 +131,7 @@ def _expand_uri(uri: str) -> Iterator[Found]:
         return
     pattern = unquote(place[len(root) + 1 :]).split("/") if root != place else ["**"]
     folder = root + mark + options
-    there = dict(inputs.walk(folder))
+    there = inputs.walk(folder)
     _refuse_table(uri, {part for name in there for part in name.split("/")[:-1]})
     for name in sorted(there):
         parts = name.split("/")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
@@ -22,8 +22,9 @@ import ray
 import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
+from ray.exceptions import RayError
 
-from god_ray.errors import RowsMismatch
+from god_ray.errors import GodRayError, RowsMismatch
 from god_ray.ingest.ahead import AheadCarrier
 from god_ray.ingest.carrier import Counters, DirectCarrier
 from god_ray.ingest.columns import POSITION, hidden_column
@@ -35,6 +36,10 @@ _building = threading.Lock()
 """Ray's DataContext is one per process while a Dataset is built."""
 
 
+Work = Callable[[int, Task], pa.Table]
+"""Reads a task and makes one small table of it."""
+Failed = RayError
+"""What Ray raises for reasons of its own."""
 REST_S = 1.0
 """The longest time between two rounds of Ray's scheduling loop."""
 
@@ -68,7 +73,7 @@ class RayExecution:
         self._num_tasks = len(tasks)
         self._executor: Any = None
         self._wanted = threading.Event()
-        self._dataset = _dataset(_TaskSource(reader, row_bytes, tasks), preprocess)
+        self._dataset = _dataset(_TaskSource(row_bytes, tasks, partial(_read, reader)), preprocess)
 
     def tables(self) -> Generator[tuple[int, pa.Table], None, None]:
         blocks = self._dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
@@ -137,12 +142,28 @@ class ExecutorCallback:
         pass
 
 
+def each(tasks: Sequence[Task], row_bytes: int, work: Work) -> Iterator[pa.Table]:
+    """What `work(index, task)` makes, in order, made on the cluster's CPUs. Raises what it raised there."""
+    register_by_value()
+    _keep_console_quiet()
+    dataset = _dataset(_TaskSource(row_bytes, tasks, partial(_as_block, work)), None)
+    try:
+        yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
+    except RayError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, GodRayError):
+            cause = getattr(cause, "cause", None) or cause.__cause__
+        raise cause or error from error
+
+
 class _TaskSource(Datasource):  # type: ignore[misc]
     """One Ray read task per task."""
 
-    def __init__(self, reader: Reader, row_bytes: int, tasks: Sequence[Task]) -> None:
+    def __init__(
+        self, row_bytes: int, tasks: Sequence[Task], read: Callable[[int, Task], list[pa.Table]]
+    ) -> None:
         super().__init__()
-        self._reader, self._row_bytes, self._tasks = reader, row_bytes, tasks
+        self._row_bytes, self._tasks, self._read = row_bytes, tasks, read
 
     def get_name(self) -> str:
         return "GodRay"
@@ -157,7 +178,7 @@ class _TaskSource(Datasource):  # type: ignore[misc]
 
     def _read_task(self, index: int, task: Task) -> ReadTask:
         size = BlockMetadata(task.rows, task.rows * self._row_bytes, None, None)
-        return ReadTask(partial(_read, self._reader, index, task), size)
+        return ReadTask(partial(self._read, index, task), size)
 
 
 def _dataset(source: _TaskSource, preprocess: Preprocess | None) -> Any:
@@ -198,6 +219,10 @@ def _read(reader: Reader, index: int, task: Task) -> list[pa.Table]:
         position = np.full(table.num_rows, (index << 32) + nth, dtype=np.int64)
         tables[nth] = table.append_column(POSITION, pa.array(position))
     return [pa.concat_tables(tables)]
+
+
+def _as_block(work: Work, index: int, task: Task) -> list[pa.Table]:
+    return [work(index, task)]
 
 
 def _preprocess(preprocess: Preprocess, block: pa.Table) -> pa.Table:

@@ -183,7 +183,7 @@ _files = _OpenFiles()
 def read_range(path: str, size: int, group: int, lo: int, hi: int, columns: Sequence[str]) -> pa.Table:
     """Rows [lo, hi) of a row group; `size`: the file's bytes when it was listed."""
     with _naming(path):
-        table = _files.get(path, size).read(group, lo, hi, columns)
+        table = inputs.tried(path, lambda: _read(path, size, group, lo, hi, columns))
     if table.num_rows != hi - lo:
         raise DataError(
             f"{path}: row group {group} holds fewer rows than its footer says",
@@ -194,12 +194,19 @@ def read_range(path: str, size: int, group: int, lo: int, hi: int, columns: Sequ
     return table
 
 
+def _read(path: str, size: int, group: int, lo: int, hi: int, columns: Sequence[str]) -> pa.Table:
+    try:
+        return _files.get(path, size).read(group, lo, hi, columns)
+    except (OSError, pa.ArrowException):
+        _files.forget(path)  # a decoder may stand anywhere
+        raise
+
+
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        _files.forget(path)
         raise DataError(
             f"{path} cannot be read: {str(error).splitlines()[0]}",
             "It is damaged, or gone, or not readable from this machine.",

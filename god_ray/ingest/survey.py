@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from god_ray.ingest.agreement import agree, partition_faults, tensor_faults
 from god_ray.ingest.columns import describe, layout
 from god_ray.ingest.fault import Fault, refuse
 from god_ray.ingest.footers import Footer, read_footers
 from god_ray.ingest.listing import Found
+
+_WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
 
 
 @dataclass(frozen=True)
@@ -91,5 +94,11 @@ def _average_bytes(footers: Sequence[Footer], name: str) -> int:
         num_rows += footer.metadata.num_rows
         for group in range(footer.metadata.num_row_groups):
             described = footer.metadata.row_group(group)
-            stored += sum(described.column(leaf).total_uncompressed_size for leaf in footer.leaves[name])
+            stored += sum(_chunk_bytes(described.column(leaf)) for leaf in footer.leaves[name])
     return int(-(-stored // num_rows))
+
+
+def _chunk_bytes(chunk: pq.ColumnChunkMetaData) -> int:
+    """Numbers that repeat take little of a file, and their full width in memory."""
+    width = _WIDTHS.get(chunk.physical_type, 0)
+    return max(int(chunk.total_uncompressed_size), int(chunk.num_values) * width)

@@ -15,11 +15,23 @@ import pyarrow as pa
 
 from god_ray.errors import RecipeError, RowsMismatch
 from god_ray.ingest.columns import HIDDEN, ROW, describe, hidden_column
+from god_ray.ingest.fitted import Fitted, apply_fitted
 from god_ray.ingest.kinds import as_read
 from god_ray.ingest.parquet import Piece, Reader
 from god_ray.ingest.userfunction import function_name, source_file
 
 Preprocess = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """A `Preprocess`: the user's, if there is one, then what was fitted on the training set."""
+
+    before: Preprocess | None
+    fitted: Fitted
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return apply(self, table)
 
 
 @dataclass(frozen=True)
@@ -36,10 +48,16 @@ class Task:
 
 def read_task(reader: Reader, task: Task, preprocess: Preprocess | None) -> pa.Table:
     """The task's rows in reading order: visible columns after preprocess, and ROW."""
+    return join(read_applied(reader, task, preprocess))
+
+
+def read_applied(reader: Reader, task: Task, preprocess: Preprocess | None) -> list[pa.Table]:
+    """Each piece's table after preprocess."""
     tables = read_pieces(reader, task.pieces)
-    if preprocess is not None:
-        tables = [apply(preprocess, table) for table in tables]
-    return join(tables)
+    if preprocess is None:
+        return tables
+    paths = [piece.path for piece in task.pieces]
+    return [apply(preprocess, table, path) for table, path in zip(tables, paths, strict=True)]
 
 
 def read_pieces(reader: Reader, pieces: Sequence[Piece]) -> list[pa.Table]:
@@ -50,12 +68,17 @@ def read_pieces(reader: Reader, pieces: Sequence[Piece]) -> list[pa.Table]:
     return [table for table in tables if table is not None]
 
 
-def apply(preprocess: Preprocess, table: pa.Table) -> pa.Table:
+def apply(preprocess: Preprocess, table: pa.Table, where: str = "the data") -> pa.Table:
     """Call the user's function on the visible columns of one piece and put the hidden ones back.
 
     It always sees whole pieces (a fragment, or what one lane uses of it), wherever it runs, so that even a
     function that looks at other rows gives one result. It must keep the number and the order of rows.
+    `where`: the file, for errors.
     """
+    if isinstance(preprocess, Fitting):
+        if preprocess.before is not None:
+            table = apply(preprocess.before, table, where)
+        return apply_fitted(preprocess.fitted, table, where)
     hidden = [name for name in HIDDEN if name in table.column_names]
     visible = table.drop_columns(hidden)
     name = function_name(preprocess)

@@ -19,6 +19,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from god_ray.errors import UserError
 from god_ray.ingest.listing import list_files
 from god_ray.spec import LoadedSpec
+from god_ray.spec.paths import is_function
 
 MAX_BYTES = 100 * 2**20
 MAX_DATA_BYTES = 64 * 2**20
@@ -108,7 +109,7 @@ def _obstacle(path: Path) -> str | None:
 
 def _data_below(base: Path, entries: list[str]) -> dict[str, Path]:
     """The data files of the spec inside its folder, also where the walk does not go."""
-    found = list_files([entry for entry in entries if _is_below(entry, base)])
+    found = list_files([entry for entry in entries if _is_below(entry, base) and not is_function(entry)])
     return {_below(file.path, base): Path(file.path) for file in found}
 
 

@@ -71,7 +71,7 @@ def build_local(assignment: Assignment, device: torch.device) -> Local:
     spec = assignment.spec
     numerics.pin(spec)
     seed_generators(BUILD, spec.seed)
-    recipe = load_recipe(spec.recipe)(spec.config)
+    recipe = load_recipe(spec.recipe)(spec.config, assignment.fitted)
     numerics.pin(spec)  # again: whatever the recipe's own code has set
     recipe.model.to(device)
     implementation = numerics.choose_implementation(recipe.optimizer)
@@ -159,7 +159,7 @@ def assemble(local: Local, group: Group, ports: Ports, found: Found | None, gene
     assignment, spec, recipe = local.assignment, local.assignment.spec, local.recipe
     mixed, relaxed = spec.precision == "bf16-mixed", spec.determinism.mode == "relaxed"
     ranges = worker_lanes(spec.lanes, group.size)
-    plan, preprocess = assignment.plan(), load_preprocess(spec)
+    plan, preprocess = assignment.plan(), load_preprocess(assignment)
     feed = open_feed(
         assignment.train,
         plan,

@@ -7,17 +7,23 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import xxhash
 
 from god_ray.errors import DataError, UserError
+from god_ray.ingest.fitted import Fitted
 from god_ray.ingest.parquet import ParquetSource
+from god_ray.ingest.sources.opening import Conversion, open_source
+from god_ray.ingest.sources.progress import Say, silent
+from god_ray.ingest.tasks import Fitting, Preprocess
 from god_ray.plan import DataPlan
 from god_ray.spec import LoadedSpec, RunSpec
+from god_ray.spec.data import Data
+from god_ray.storage.store import above
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,9 @@ class Assignment:
     train: ParquetSource
     evaluation: ParquetSource | None
     num_steps: int
+    fitted: Fitted = field(default_factory=dict)
+    cached: bool = False
+    """The sources hold what preprocess and fit have made of the rows already."""
 
     def plan(self) -> DataPlan:
         data = self.spec.data
@@ -56,11 +65,15 @@ class Assignment:
         return replace(self, spec=spec)
 
 
-def prepare(loaded: LoadedSpec, place: str) -> Assignment:
-    """Open what the spec names. Raises SpecError, DataError or UserError, before anything is created."""
+def prepare(loaded: LoadedSpec, place: str, say: Say = silent, note: Say = silent) -> Assignment:
+    """Open what the spec names. Raises SpecError, DataError or UserError, before the run is created.
+
+    Data that are not Parquet are converted, if they have not been yet; `say` and `note` are told of it.
+    """
     spec = loaded.spec
-    train = open_data(spec, spec.data.train)
-    evaluation = None if spec.data.eval is None else open_data(spec, spec.data.eval)
+    copies = conversion(spec.data, place, say, note)
+    train = open_data(spec, spec.data.train, copies)
+    evaluation = None if spec.data.eval is None else open_data(spec, spec.data.eval, copies, train)
     _require_rows(spec, train, evaluation)
     spec = _decide_shuffle(spec, train)
     draft = Assignment(spec, place, train, evaluation, 0)
@@ -68,16 +81,22 @@ def prepare(loaded: LoadedSpec, place: str) -> Assignment:
     return replace(draft, num_steps=steps)
 
 
-def open_data(spec: RunSpec, paths: Sequence[str]) -> ParquetSource:
-    """Columns that cannot be tensors pass if a preprocess or a collate may turn them into some."""
-    if spec.data.preprocess is not None:
-        return ParquetSource.open(paths, spec.data.columns, allow_any=True)
+def conversion(data: Data, place: str, say: Say = silent, note: Say = silent) -> Conversion:
+    """How the run at that place has its data converted: copies lie beside the runs."""
+    return Conversion(above(place)[0], data.types, data.nulls, say, note)
+
+
+def open_data(
+    spec: RunSpec, paths: Sequence[str], copies: Conversion, like: ParquetSource | None = None
+) -> ParquetSource:
+    """Columns that cannot be tensors pass if a preprocess, a fit or a collate may turn them into some."""
+    columns, free = spec.data.columns, spec.data.preprocess is not None or bool(spec.data.fit)
     try:
-        return ParquetSource.open(paths, spec.data.columns)
+        return open_source(paths, columns, copies, allow_any=free, like=like)
     except DataError:
-        if not _has_collate(spec):
+        if free or not _has_collate(spec):
             raise
-    return ParquetSource.open(paths, spec.data.columns, allow_any=True)
+    return open_source(paths, columns, copies, allow_any=True, like=like)
 
 
 def _has_collate(spec: RunSpec) -> bool:
@@ -111,10 +130,15 @@ def _decide_shuffle(spec: RunSpec, train: ParquetSource) -> RunSpec:
     return spec.model_copy(update={"data": data})
 
 
-def load_preprocess(spec: RunSpec) -> Callable[..., Any] | None:
+def load_preprocess(assignment: Assignment) -> Preprocess | None:
+    """What is done to rows after reading them: the user's function, then what was fitted."""
     from god_ray.recipe import load_function
 
-    return None if spec.data.preprocess is None else load_function(spec.data.preprocess)
+    if assignment.cached:
+        return None
+    reference = assignment.spec.data.preprocess
+    before = None if reference is None else load_function(reference)
+    return Fitting(before, assignment.fitted) if assignment.fitted else before
 
 
 def code_fingerprint(spec: RunSpec) -> str:

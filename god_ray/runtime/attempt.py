@@ -20,6 +20,7 @@ from god_ray.recipe import load_recipe
 from god_ray.runtime import numerics
 from god_ray.runtime.assemble import build_local
 from god_ray.runtime.assignment import Assignment, load_preprocess
+from god_ray.runtime.equipment import require_tensors
 from god_ray.runtime.sample import sample
 from god_ray.runtime.taken import Taken
 from god_ray.runtime.weights import initialise
@@ -59,7 +60,7 @@ class Attempt:
         self.assignment, self.spec = assignment, assignment.spec
         builder = load_recipe(self.spec.recipe)
         self.file, self.build_at = builder.file, builder.file.where(builder.function)
-        self.preprocess = load_preprocess(self.spec)
+        self.preprocess = load_preprocess(assignment)
         gpu = bool(self.spec.workers.gpus) and torch.cuda.is_available()
         self.device = torch.device("cuda" if gpu else "cpu")
 
@@ -74,6 +75,7 @@ class Attempt:
         recipe, self.mixed = self.local.recipe, spec.precision == "bf16-mixed"
         self.runner = LeafRunner(recipe, self.local.model, spec.seed, self.device, self.mixed)
         train = self.assignment.train
+        require_tensors(self.assignment, recipe)
         self.plan, self.feed = sample(train, spec.batch_size, spec.lanes, self.preprocess, recipe.collate)
 
     def leaf(self, lane: int) -> LeafResult:

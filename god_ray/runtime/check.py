@@ -24,7 +24,7 @@ from god_ray.storage.store import below, is_remote
 
 if TYPE_CHECKING:
     from god_ray.ingest.parquet import ParquetSource
-    from god_ray.recipe import Recipe
+    from god_ray.recipe import Builder, Recipe
 
 
 @dataclass
@@ -38,7 +38,9 @@ class Checked:
 
 @dataclass
 class Opened:
+    builder: Builder | None = None
     recipe: Recipe | None = None
+    """None, too, if it asks for what is fitted: then it is built when that is known."""
     train: ParquetSource | None = None
     evaluation: ParquetSource | None = None
 
@@ -55,8 +57,8 @@ def check(
     pages: read all data even of a set above `data.memory_bytes`. progress: told rows read, of how many.
     """
     try:
-        loaded, opened, faults = _look(path, overrides)
-        checked = Checked(faults)
+        checked = Checked()
+        loaded, opened, checked.faults = _look(path, overrides, checked.warnings)
         if loaded is not None:
             _look_around(loaded.spec, checked)
             _look_into(loaded, opened, pages, progress, checked)
@@ -70,7 +72,7 @@ def check(
 def with_all_faults(error: UserError, path: str | os.PathLike[str], overrides: Sequence[str]) -> UserError:
     """What `train` met first, with all else that is wrong with spec, recipe and data; or as it is."""
     try:
-        faults = _look(path, overrides)[2]
+        faults = _look(path, overrides, [])[2]
     finally:
         _unpin()
     if len(faults) < 2:
@@ -85,7 +87,7 @@ def _unpin() -> None:
 
 
 def _look(
-    path: str | os.PathLike[str], overrides: Sequence[str]
+    path: str | os.PathLike[str], overrides: Sequence[str], warnings: list[str]
 ) -> tuple[LoadedSpec | None, Opened, list[Fault]]:
     """Spec, recipe and data, each by itself. No spec if that has faults."""
     faults: list[Fault] = []
@@ -98,7 +100,7 @@ def _look(
     except SpecError as error:
         faults += faults_of(error)
         parts = parts_as_written(path, overrides, {fault.key for fault in faults})
-    opened, more = _open(parts)
+    opened, more = _open(parts, warnings)
     return loaded, opened, [*faults, *_placed(more, parts.places)]
 
 
@@ -118,13 +120,22 @@ def _look_into(
 
 
 def _try(loaded: LoadedSpec, opened: Opened, checked: Checked) -> None:
+    from god_ray.loop.seeding import BUILD, seed_generators
     from god_ray.runtime import outlook
     from god_ray.runtime.assignment import prepare
+    from god_ray.runtime.equipment import equip_for_trial
     from god_ray.runtime.trial import Trial
 
-    assert opened.recipe is not None, "without faults, the recipe was built"
+    assert opened.builder is not None, "without faults, the recipe was loaded"
     try:
-        assignment = prepare(loaded, below(loaded.spec.storage, loaded.spec.name or "check"))
+        place = below(loaded.spec.storage, loaded.spec.name or "check")
+        assignment, everything = equip_for_trial(prepare(loaded, place))
+        if not everything:
+            rows = loaded.spec.batch_size
+            checked.warnings.append(f"data.fit was tried on {rows} rows; the run fits it on all of them")
+        if opened.recipe is None:
+            seed_generators(BUILD, loaded.spec.seed)
+            opened.recipe = opened.builder(loaded.spec.config, assignment.fitted)
         outlook.expect(assignment, checked.facts, checked.warnings)
         Trial(assignment, opened.recipe, checked.facts, checked.warnings).run()
         outlook.after(assignment, checked.facts, checked.warnings)
@@ -143,9 +154,9 @@ def _placed(faults: Sequence[Fault], places: Mapping[str, str]) -> Iterator[Faul
             yield replace(fault, where=place, what=what)
 
 
-def _open(parts: Parts) -> tuple[Opened, list[Fault]]:
+def _open(parts: Parts, warnings: list[str]) -> tuple[Opened, list[Fault]]:
     """Build the recipe, open the data sets; and what is wrong with each."""
-    from god_ray.ingest.parquet import ParquetSource
+    from god_ray.ingest.sources.opening import Conversion, open_source
     from god_ray.loop.seeding import BUILD, seed_generators
     from god_ray.recipe import load_function, load_recipe
 
@@ -153,7 +164,9 @@ def _open(parts: Parts) -> tuple[Opened, list[Fault]]:
     if parts.recipe is not None:
         try:
             seed_generators(BUILD, parts.seed)
-            opened.recipe = load_recipe(parts.recipe)(parts.config)
+            opened.builder = load_recipe(parts.recipe)
+            if not (opened.builder.wants_fitted and parts.fit):
+                opened.recipe = opened.builder(parts.config)
         except GodRayError as error:
             faults += faults_of(error, "recipe")
     if parts.preprocess is not None:
@@ -162,17 +175,28 @@ def _open(parts: Parts) -> tuple[Opened, list[Fault]]:
         except GodRayError as error:
             faults += faults_of(error, "data.preprocess")
     # A collate may convert any column; without the recipe it is not known whether there is one.
-    free = parts.preprocess is not None or opened.recipe is None or opened.recipe.collate is not None
+    free = (
+        parts.preprocess is not None
+        or bool(parts.fit)
+        or opened.recipe is None
+        or opened.recipe.collate is not None
+    )
+    place = Conversion(parts.storage, parts.types, parts.nulls, _say, warnings.append)
     for name, paths in (("train", parts.train), ("evaluation", parts.evaluation)):
         if paths is not None:
             try:
-                setattr(opened, name, ParquetSource.open(paths, parts.columns, allow_any=free))
+                source = open_source(paths, parts.columns, place, allow_any=free, like=opened.train)
+                setattr(opened, name, source)
             except GodRayError as error:
                 for fault in faults_of(error, "data.train" if name == "train" else "data.eval"):
                     wrong_name = parts.columns is not None and "no such column" in fault.what
                     faults.append(replace(fault, key="data.columns") if wrong_name else fault)
     faults += _too_few_rows(parts, opened)
     return opened, faults
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _too_few_rows(parts: Parts, opened: Opened) -> Iterator[Fault]:

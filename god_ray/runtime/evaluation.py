@@ -21,6 +21,7 @@ from god_ray.spec.paths import absolute
 
 if TYPE_CHECKING:
     from god_ray.ingest.parquet import ParquetSource
+    from god_ray.ingest.sources.opening import Conversion
     from god_ray.loop.ports import Feed, LeafData
     from god_ray.plan import Cursor
 
@@ -79,16 +80,18 @@ def _evaluate(
 ) -> Evaluated:
     from god_ray.checkpoint.state import restore_model
     from god_ray.loop.leaf import LeafRunner
+    from god_ray.runtime import equipment
     from god_ray.runtime.assemble import open_evaluation
-    from god_ray.runtime.assignment import Assignment
+    from god_ray.runtime.assignment import Assignment, conversion
     from god_ray.runtime.attempt import Attempt
     from god_ray.runtime.model import choose
     from god_ray.sync.group import Solo
 
     found = choose(folder, spec, record["id"], step, best)
-    paths, source = _open(spec, data)
+    paths, source = _open(spec, data, conversion(spec.data, folder.place, say))
     # Nothing is trained, so the rows that are measured stand in for those that were trained on.
-    attempt = Attempt(Assignment(spec, folder.place, source, source, found.step))
+    fitted = equipment.read(folder.path, record.get("fitted")) or {}
+    attempt = Attempt(Assignment(spec, folder.place, source, source, found.step, fitted=fitted))
     attempt.build()
     recipe, mixed = attempt.local.recipe, spec.precision == "bf16-mixed"
     restore_model(found.snapshot, recipe.model)
@@ -107,25 +110,21 @@ def _evaluate(
     return Evaluated(found.step, str(found.meta["digest"]), paths, metrics, notes)
 
 
-def _open(spec: RunSpec, data: Sequence[str] | None) -> tuple[list[str], ParquetSource]:
-    from god_ray.runtime.assignment import open_data
-
-    if data is None:
-        paths = list(spec.data.eval or ())
-        return paths, open_data(spec, paths)
-    paths = [absolute(text, Path.cwd()) for text in data]
-    columns = spec.data.model_copy(update={"columns": spec.data.columns or _columns(spec)})
-    return paths, open_data(spec.model_copy(update={"data": columns}), paths)
-
-
-def _columns(spec: RunSpec) -> list[str] | None:
-    """Those of the run's own data, so that others beside them do not matter; None if it is gone."""
+def _open(spec: RunSpec, data: Sequence[str] | None, copies: Conversion) -> tuple[list[str], ParquetSource]:
+    """Text gets the types, and other data the columns, of the training set, if that is there."""
     from god_ray.runtime.assignment import open_data
 
     try:
-        return list(open_data(spec, spec.data.eval or spec.data.train).schema.names)
+        train = open_data(spec, spec.data.train, copies)
     except DataError:
-        return None
+        train = None
+    if data is None:
+        paths = list(spec.data.eval or ())
+        return paths, open_data(spec, paths, copies, train)
+    paths = [absolute(text, Path.cwd()) for text in data]
+    columns = spec.data.columns or (train and train.schema.names)
+    section = spec.data.model_copy(update={"columns": columns})
+    return paths, open_data(spec.model_copy(update={"data": section}), paths, copies, train)
 
 
 def _other_bits(record: Record, here: dict[str, str]) -> list[str]:

@@ -22,8 +22,10 @@ from god_ray.checkpoint.export import export as export_weights
 from god_ray.checkpoint.state import restore_model
 from god_ray.checkpoint.store import CheckpointStore, Found
 from god_ray.errors import RunNotFound, UserError
+from god_ray.ingest.fitted import Fitted, to_json
 from god_ray.loop.seeding import BUILD, seed_generators
 from god_ray.recipe import load_recipe
+from god_ray.runtime import equipment
 from god_ray.runtime.best import best_step
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.spec import RunSpec
@@ -49,7 +51,7 @@ def load_model(folder: RunFolder) -> nn.Module:
     found = choose(folder, spec, record["id"])
     for skipped in found.skipped:
         warnings.warn(f"run {folder.name}: passed over {skipped}", stacklevel=2)
-    model = _build(spec)
+    model = _build(spec, equipment.read(folder.path, record.get("fitted")) or {})
     restore_model(found.snapshot, model)
     return model.eval()
 
@@ -64,7 +66,9 @@ def export(folder: RunFolder, out: Path, step: int | None = None, best: bool = F
     spec = record.run_spec()
     found = choose(folder, spec, record["id"], step, best)
     store = CheckpointStore(folder.checkpoint_store, 0, run=record["id"])
-    path = export_weights(store, found.step, lambda: _build(spec), out)
+    fitted = equipment.read(folder.path, record.get("fitted")) or {}
+    notes = {"fitted": to_json(fitted)} if fitted else {}
+    path = export_weights(store, found.step, lambda: _build(spec, fitted), out, notes)
     return Exported(path, found.step, str(found.meta["digest"]), found.meta.get("eval"), found.skipped)
 
 
@@ -114,11 +118,11 @@ def _best(store: CheckpointStore, spec: RunSpec) -> int:
     return step
 
 
-def _build(spec: RunSpec) -> nn.Module:
+def _build(spec: RunSpec, fitted: Fitted) -> nn.Module:
     """Seeded as in the run: what a recipe draws and keeps outside the state dict is then the same, too."""
     with generators_kept():
         seed_generators(BUILD, spec.seed)
-        return load_recipe(spec.recipe)(spec.config).model
+        return load_recipe(spec.recipe)(spec.config, fitted).model
 
 
 @contextmanager

@@ -25,8 +25,12 @@ class Parts:
     train: list[str] | None = None
     evaluation: list[str] | None = None
     columns: list[str] | None = None
+    types: dict[str, str] = field(default_factory=dict)
+    nulls: list[str] = field(default_factory=list)
     preprocess: str | None = None
+    fit: dict[str, Any] = field(default_factory=dict)
     batch_size: int | None = None
+    storage: str = "runs"
     places: dict[str, str] = field(default_factory=dict)
     """Key to `run.yaml:4`, `--set` or `default`."""
 
@@ -40,8 +44,12 @@ def parts_of(loaded: LoadedSpec) -> Parts:
         list(data.train),
         None if data.eval is None else list(data.eval),
         data.columns,
+        dict(data.types),
+        list(data.nulls),
         data.preprocess,
+        dict(data.fit),
         spec.batch_size,
+        spec.storage,
         loaded.origins,
     )
 
@@ -78,7 +86,11 @@ def parts_as_written(path: str | os.PathLike[str], overrides: Sequence[str], wro
         files("train"),
         files("eval"),
         written("data", "columns", kind=list),
+        written("data", "types", kind=dict) or {},
+        written("data", "nulls", kind=list) or [],
         preprocess and absolute(preprocess, file.parent),
+        written("data", "fit", kind=dict) or {},
         written("batch_size", kind=int),
+        absolute(written("storage", kind=str) or "runs", Path.cwd()),
         {".".join(map(str, keys)): str(tree.place(keys)) for keys in tree.places},
     )

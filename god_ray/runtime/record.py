@@ -28,6 +28,7 @@ _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "reason": ("text", (str, _NULL)),
     "spec": ("a mapping", (dict,)),
     "data_fingerprint": ("text", (str,)),
+    "fitted": ("text or null", (str, _NULL)),
     "eval_fingerprint": ("text or null", (str, _NULL)),
     "fingerprint": ("a mapping or null", (dict, _NULL)),
     "init_from": ("a mapping or null", (dict, _NULL)),

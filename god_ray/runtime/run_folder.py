@@ -58,8 +58,18 @@ class RunFolder:
         self.checkpoint_store = open_store(below(self.place, "checkpoints"))
 
     @classmethod
-    def create(cls, storage: str | Path, name: str, spec_yaml: str, fields: Mapping[str, Any]) -> RunFolder:
-        """A new run, there as a whole or not at all. Raises RunExists when the name is taken."""
+    def create(
+        cls,
+        storage: str | Path,
+        name: str,
+        spec_yaml: str,
+        fields: Mapping[str, Any],
+        files: Mapping[str, str] | None = None,
+    ) -> RunFolder:
+        """A new run, there as a whole or not at all. Raises RunExists when the name is taken.
+
+        files: further texts by name.
+        """
         cls.require_new(storage, name)
         folder = cls(below(str(storage), name))
         making = folder.path.with_name(f".{name}.{os.getpid()}.new")
@@ -67,13 +77,15 @@ class RunFolder:
         try:
             for part in ("ledger", "checkpoints", "control"):
                 (making / part).mkdir(parents=True)
-            (making / "spec.yaml").write_text(spec_yaml)
+            texts = {"spec.yaml": spec_yaml, **(files or {})}
+            for file, content in texts.items():
+                (making / file).write_text(content)
             durable.replace(making / "run.json", text, making / ".run.json.tmp")
             if folder.remote:
                 shutil.rmtree(folder.path, ignore_errors=True)  # of a run that is gone from the store
             making.rename(folder.path)
             if folder.remote:
-                working_copy.push(folder.path, folder.store, ("spec.yaml", "run.json"))
+                working_copy.push(folder.path, folder.store, (*texts, "run.json"))
         except OSError as error:
             shutil.rmtree(making, ignore_errors=True)
             cls.require_new(storage, name)  # another process was faster; a rename never replaces files

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from god_ray.runtime.findings import Findings
 from god_ray.runtime.ledger_scan import Line, scan
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.spec import RunSpec
+
+if TYPE_CHECKING:
+    from god_ray.ingest.parquet import ParquetSource
 
 
 @dataclass
@@ -36,8 +39,9 @@ def check_steps(
     folder: RunFolder, record: dict[str, Any], spec: RunSpec, found: Findings, say: Callable[[str], None]
 ) -> Seen:
     """Read the whole ledger, an epoch at a time."""
-    plan = _plan(record, spec, found)
-    eval_rows = _eval_rows(record, spec, found)
+    train = _source(folder, spec, "train", record["data_fingerprint"], found)
+    plan = _plan(record, spec, train, found)
+    eval_rows = _eval_rows(folder, record, spec, train, found)
     seen = Seen()
     for epoch, lines in _epochs(scan(folder.ledger, found), record["steps_per_epoch"]):
         seen.last_step = lines[-1].step
@@ -109,12 +113,15 @@ def _rows(plan: DataPlan, epoch: int, lines: Sequence[Line], found: Findings) ->
             found.differ("rows", f"step {line.step} has {'; '.join(wrong)}", line.step)
 
 
-def _plan(record: dict[str, Any], spec: RunSpec, found: Findings) -> DataPlan | None:
+def _plan(
+    record: dict[str, Any], spec: RunSpec, train: ParquetSource | None, found: Findings
+) -> DataPlan | None:
     """The run's plan. Shuffle "full" orders rows by their numbers alone, so it can do without the data."""
     data = spec.data
     assert data.shuffle != "auto", "decided when the run was created"
-    manifest = _manifest(spec, data.train, "data.train", record["data_fingerprint"], found)
-    if manifest is None:
+    if train is not None:
+        manifest = train.manifest
+    else:
         if data.shuffle != "full":
             found.skipped.append("rows per step: without the run's data the order of its rows is not known")
             return None
@@ -124,26 +131,36 @@ def _plan(record: dict[str, Any], spec: RunSpec, found: Findings) -> DataPlan | 
     return DataPlan(manifest, spec.batch_size, spec.lanes, spec.seed, data.shuffle, *sizes)
 
 
-def _eval_rows(record: dict[str, Any], spec: RunSpec, found: Findings) -> int | None:
+def _eval_rows(
+    folder: RunFolder, record: dict[str, Any], spec: RunSpec, train: ParquetSource | None, found: Findings
+) -> int | None:
     if spec.data.eval is None:
         return None
-    manifest = _manifest(spec, spec.data.eval, "data.eval", record["eval_fingerprint"], found)
-    return None if manifest is None else manifest.num_rows
+    source = _source(folder, spec, "eval", record["eval_fingerprint"], found, train)
+    return None if source is None else source.manifest.num_rows
 
 
-def _manifest(
-    spec: RunSpec, paths: Sequence[str], key: str, fingerprint: str, found: Findings
-) -> Manifest | None:
+def _source(
+    folder: RunFolder,
+    spec: RunSpec,
+    key: Literal["train", "eval"],
+    fingerprint: str,
+    found: Findings,
+    like: ParquetSource | None = None,
+) -> ParquetSource | None:
     """From the footers as they are now; None, and a difference, if that is not the run's data any more."""
-    from god_ray.ingest.parquet import ParquetSource
+    from god_ray.ingest.sources.opening import open_source
+    from god_ray.runtime.assignment import conversion
 
+    paths = getattr(spec.data, key)
     try:
-        manifest = ParquetSource.open(list(paths), spec.data.columns, allow_any=True).manifest
+        place = conversion(spec.data, folder.place)
+        source = open_source(paths, spec.data.columns, place, allow_any=True, like=like)
     except GodRayError as error:
-        found.differ("data", f"{key} cannot be compared with the run's: {error.what}")
+        found.differ("data", f"data.{key} cannot be compared with the run's: {error.what}")
         return None
-    if manifest.fingerprint != fingerprint:
-        now = f"now {manifest.num_rows} rows, fingerprint {manifest.fingerprint}"
-        found.differ("data", f"{key} has changed since the run began: {now}; then {fingerprint}")
+    if source.manifest.fingerprint != fingerprint:
+        now = f"now {source.manifest.num_rows} rows, fingerprint {source.manifest.fingerprint}"
+        found.differ("data", f"data.{key} has changed since the run began: {now}; then {fingerprint}")
         return None
-    return manifest
+    return source

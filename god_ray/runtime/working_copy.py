@@ -15,6 +15,7 @@ from pathlib import Path
 from god_ray.storage.store import Store, write_bytes
 
 SMALL = ("spec.yaml", "run.json")
+SOMETIMES = ("fitted.json",)
 
 
 def folder(place: str) -> Path:
@@ -29,9 +30,14 @@ def push(path: Path, store: Store, names: Iterable[str]) -> None:
         write_bytes(store, name, (path / name).read_bytes())
 
 
-def pull(path: Path, store: Store, names: Iterable[str] = SMALL) -> None:
+def pull(path: Path, store: Store, names: Iterable[str] = (*SMALL, *SOMETIMES)) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for name in names:
         work = path / f".{name}.{os.getpid()}.down"
-        work.write_bytes(store.read(name))
-        work.rename(path / name)
+        try:
+            work.write_bytes(store.read(name))
+        except FileNotFoundError:
+            if name not in SOMETIMES:
+                raise
+        else:
+            work.rename(path / name)

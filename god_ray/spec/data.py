@@ -10,20 +10,29 @@ from typing import Literal
 
 from pydantic import Field
 
-from god_ray.spec.values import Columns, Positive, Section, Text, Texts
+from god_ray.spec.values import Columns, Fit, Nulls, Positive, Section, Text, Texts, Types
 
 
 class Data(Section):
     """Which rows, in which order, read by whom."""
 
     train: Texts = Field(
-        description="Training rows: Parquet files, folders or globs. A relative path starts at the spec's "
-        "folder."
+        description="Training rows: files, folders or globs of one kind (Parquet, CSV, TSV, JSONL, Arrow, "
+        "Feather), or `file.py:function` that returns them. What is not Parquet is converted once, beside "
+        "the runs. A relative path starts at the spec's folder."
     )
     eval: Texts | None = Field(
         default=None, description="Rows for evaluation, given like `train`. null: the run is never evaluated."
     )
     columns: Columns | None = Field(default=None, description="The columns to read. null: all of them.")
+    types: Types = Field(
+        default_factory=dict,
+        description="Types of columns of CSV, TSV and JSONL files, instead of what all their values say.",
+    )
+    nulls: Nulls = Field(
+        default_factory=list,
+        description="Texts of CSV and TSV files that mean null. An empty one always does, but for text.",
+    )
     shuffle: Literal["auto", "full", "window", "none"] = Field(
         default="auto",
         description="Order of an epoch: `full` permutes all rows (the set is held in memory), `window` "
@@ -39,6 +48,18 @@ class Data(Section):
         default=None,
         description="`file.py:function` that maps an Arrow block to a block with the same rows, run on the "
         "cluster's CPUs. null: none.",
+    )
+    fit: Fit = Field(
+        default_factory=dict,
+        description="Columns, after `preprocess`, that become what all training rows say: `scale` makes "
+        "numbers float32 of mean 0 and deviation 1, `categories` makes values int64 codes, `{vocabulary: N}` "
+        "makes text the int32 numbers of its words, the N most frequent having one (0: padding, 1: another "
+        "word). Kept with the run.",
+    )
+    cache: Literal["none", "disk"] = Field(
+        default="none",
+        description="`disk`: what `preprocess` and `fit` make of each row is written once, beside the runs, "
+        "and read from there. The rows are the same.",
     )
     reader: Literal["ray", "direct"] = Field(
         default="ray",

@@ -20,6 +20,12 @@ def absolute(text: str, base: Path) -> str:
     return text if "://" in text else str(base / os.path.expanduser(text))
 
 
+def is_function(text: str) -> bool:
+    """Whether it is of the form `file.py:function`."""
+    file, colon, name = text.rpartition(":")
+    return bool(colon) and file.endswith(".py") and name.isidentifier()
+
+
 def resolved(spec: RunSpec, base: Path) -> RunSpec:
     """Paths against the spec's folder, `storage` against the current one."""
 

@@ -14,6 +14,11 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
+TYPES = (
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"),
+    *("string", "date32", "bool", "timestamp", "timestamp_utc"),
+)
+"""What texts can be read as."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -59,6 +64,27 @@ def _every(value: Any) -> Any:
     raise ValueError
 
 
+def _typed(value: dict[str, str]) -> dict[str, str]:
+    if not set(value.values()) <= set(TYPES):
+        raise ValueError
+    return value
+
+
+def _fitted(value: dict[str, Any]) -> dict[str, Any]:
+    """`{vocabulary: 1e3}` is 1000 words."""
+    return {column: _statistic(wanted) for column, wanted in value.items()}
+
+
+def _statistic(wanted: Any) -> Any:
+    if wanted in ("scale", "categories"):
+        return wanted
+    if isinstance(wanted, dict) and list(wanted) == ["vocabulary"]:
+        words = _whole(wanted["vocabulary"])
+        if isinstance(words, int) and not isinstance(words, bool) and words >= 1:
+            return {"vocabulary": words}
+    raise ValueError
+
+
 _Whole = Annotated[int, BeforeValidator(_whole)]
 _Text = Annotated[str, MinLen(1)]
 
@@ -86,6 +112,17 @@ Columns = Annotated[
     MinLen(1),
     AfterValidator(_distinct),
     Says("a list of different column names", "[pixels, label]"),
+]
+Nulls = Annotated[list[str], BeforeValidator(_listed), Says("text or a list of texts", "[NA]")]
+Types = Annotated[
+    dict[str, str],
+    AfterValidator(_typed),
+    Says(f"a mapping of column to one of {', '.join(TYPES)}", "{distance: float32}"),
+]
+Fit = Annotated[
+    dict[str, Any],
+    AfterValidator(_fitted),
+    Says("a mapping of column to scale, categories or {vocabulary: N}", "{distance: scale}"),
 ]
 Flag = Annotated[bool, Says("true or false", "false")]
 Every = Annotated[

@@ -7,6 +7,7 @@ what objects mean.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import tempfile
@@ -27,9 +28,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 CHUNK_BYTES = 32 << 20
 """In memory at a time; pyarrow sends it in parts, several at once."""
-_broken_off: list[Any] = []
-"""Streams left in the middle. pyarrow makes an object of half an upload when its stream is closed or
-collected, unless a part of it failed; so these never are."""
 
 
 class RemoteStore:
@@ -131,11 +129,14 @@ def _upload(work: Path, opened: Opened, name: str, pulse: Pulse) -> None:
 
 
 def _break_off(stream: Any, error: OSError | LeftBehind) -> None:
+    """pyarrow makes an object of half an upload when its stream is closed or collected, unless a part of it
+    failed. So it never is: a list would not do, because the end of the process collects it.
+    """
     if isinstance(error, OSError) and error.errno is None:  # pyarrow's: a part failed
         with suppress(OSError):
             stream.close()
     else:
-        _broken_off.append(stream)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
 
 
 def _download(opened: Opened, name: str, pulse: Pulse) -> Iterator[bytes]:

@@ -81,8 +81,9 @@ def run(spec: str, overrides: tuple[str, ...], default_storage: str | None, say:
     with connecting(one) as connection:
         from god_ray.runtime.assignment import prepare
         from god_ray.runtime.attempt import try_leaf
+        from god_ray.runtime.equipment import equip
 
-        try_leaf(prepare(loaded, str(folder)))
+        try_leaf(equip(prepare(loaded, str(folder), say, say), None, connection, say))
         require_room(one, 1, grows=not connection().fixed)
         _create(folder)
         from god_ray.sweep.tuning import search

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from data_kinds import files, put, refused, tensors
+from flaky_s3 import Flaky, answer, every
 from pyarrow import fs
+from s3 import Endpoint
 from small_runs import project
 
 from god_ray.errors import DataError
@@ -219,7 +221,7 @@ def test_uris(tmp_path: Path, s3: str) -> None:
     fs.copy_files(str(tmp_path / "sets"), root, fs.LocalFileSystem(), bucket)
     local = ParquetSource.open([str(data)])
     uri = f"{s3}/sets/a%20set"
-    for entry in (uri, f"{uri}/*", f"{uri}/**/*.parquet", f"{uri}/sub/part-[0-2].parquet", f"file://{data}"):
+    for entry in (uri, f"{uri}/*", f"{uri}/**/*.parquet", f"{uri}/sub/part-[0-2].parquet"):
         source = ParquetSource.open([entry])
         assert source.manifest.num_rows == 30
         if "sub" not in entry:
@@ -232,13 +234,37 @@ def test_uris(tmp_path: Path, s3: str) -> None:
         f"{uri}/_SUCCESS": "only a side file",
         f"{uri}/nothing": "no data there",
         f"{s3}-gone/x": "cannot be read|no data there",
+        "s3://key:secret@bucket/x": "user and password stand in the URI",
     }.items():
         with pytest.raises(DataError, match=said) as caught:
             ParquetSource.open([entry])
-        assert entry in str(caught.value)
+        assert entry.replace("key:secret@", "") in str(caught.value)
+        assert "secret" not in str(caught.value)
     put(tmp_path / "longer.parquet", {"x": np.arange(100.0)})
     source = ParquetSource.open([uri])
     with bucket.open_output_stream(f"{root}/a set/sub/part-1.parquet") as stream:
         stream.write((tmp_path / "longer.parquet").read_bytes())
     with pytest.raises(DataError, match="has changed"):
         source.read(4, 0, 1)
+
+
+def test_a_bucket_in_bad_weather(
+    tmp_path: Path,
+    s3: str,
+    s3_endpoint: Endpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Every fifth request fails: it is tried again, with a line in the log, and the rows are the same."""
+    bucket, root = fs.FileSystem.from_uri(s3)
+    for i in range(4):
+        put(tmp_path / f"set/{i}.parquet", {"x": np.arange(i * 10, i * 10 + 10.0)})
+    fs.copy_files(str(tmp_path / "set"), f"{root}/set", fs.LocalFileSystem(), bucket)
+    with Flaky(s3_endpoint.address) as proxy:
+        place = f"{s3}/set?{s3_endpoint.query.replace(s3_endpoint.address, proxy.address)}"
+        proxy.plan = every(5, answer(503, "SlowDown"))
+        source = ParquetSource.open([place])
+        rows = [x for fragment in range(4) for x in source.read(fragment, 0, 10)["x"].to_pylist()]
+        assert len(proxy.failed) >= 2
+    assert rows == list(range(40))
+    assert "again in" in caplog.text

@@ -146,6 +146,14 @@ def test_columns_that_only_some_files_have(tmp_path: Path) -> None:
         assert tensors(data, ["y", "x"])["x"].tolist() == [row["x"][0] for row in pair]
 
 
+def test_columns_that_are_required_in_some_files(tmp_path: Path) -> None:
+    required = pa.schema([pa.field("v", pa.int64(), nullable=False)])
+    pair = pa.table({"v": [1]}, schema=required), pa.table({"v": [2]})
+    assert tensors(files(tmp_path / "one", *pair))["v"].tolist() == [1, 2]
+    assert tensors(files(tmp_path / "other", *reversed(pair)))["v"].tolist() == [2, 1]
+    assert arrives(tmp_path / "one")["v"].to_pylist() == [1, 2]
+
+
 def test_dotted_names(tmp_path: Path) -> None:
     """A column `a.b` beside a struct `a` with a field `b`: to Parquet both are the path a.b."""
     structs = [{"b": 1, "c": 2}, {"b": 3, "c": 4}]

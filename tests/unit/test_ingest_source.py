@@ -281,6 +281,8 @@ def test_bytes_per_row(tmp_path: Path) -> None:
     put(tmp_path / "b.parquet", x=list(range(100)), text=[str(i) * 300 for i in range(100)])
     source = ParquetSource.open([str(tmp_path / "b.parquet")], allow_any=True)
     assert 8 + 570 <= source.row_bytes <= 8 + 570 + 60
+    put(tmp_path / "c.parquet", lists=[[7] * 1000] * 100)
+    assert ParquetSource.open([str(tmp_path / "c.parquet")], allow_any=True).row_bytes == 8000
 
 
 @pytest.mark.parametrize("damage", ["shorter", "longer", "gone", "page", "rewritten"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -104,6 +105,17 @@ def test_an_upload_that_breaks_off_leaves_what_was_there(
     flaky.plan = matching(request_line, fault, times=1)
     write_bytes(store, "x", b"n" * LARGE)
     assert behind() == {"x": LARGE}
+
+
+def test_a_local_file_that_cannot_be_read_is_no_object(
+    store: RemoteStore, behind: Callable[[], dict[str, int]]
+) -> None:
+    """pyarrow would make one of what was sent so far, when the stream is collected."""
+    write_bytes(store, "x", b"before")
+    with pytest.raises(OSError, match="write of x: Input/output error"):
+        store.write("x", lambda path: path.symlink_to("/proc/self/mem"))
+    gc.collect()
+    assert behind() == {"x": 6}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""Reading a large file, and saying every few seconds how far that is.
+
+In: a path, `say`. Out: a binary stream (uncompressed), progress in words. Must not know formats. A file that
+cannot be read shows as the OSError or ArrowException of who reads it; `reading` names the file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from god_ray.errors import DataError
+
+Say = Callable[[str], object]
+EVERY_S = 2.0
+
+
+def silent(text: str) -> None:
+    pass
+
+
+class Ticker:
+    """`tick` says "doing X: 12 of 80 MB" now and then, nothing for what is quick."""
+
+    def __init__(self, doing: str, total: int, say: Say, unit: str = "MB", scale: int = 1_000_000) -> None:
+        self._doing, self._total, self._say, self._unit, self._scale = doing, total, say, unit, scale
+        self._next = monotonic() + EVERY_S
+
+    def tick(self, done: int) -> None:
+        now = monotonic()
+        if now < self._next:
+            return
+        self._next = now + EVERY_S
+        self._say(f"{self._doing}: {done // self._scale} of {self._total // self._scale} {self._unit}")
+
+
+@contextmanager
+def reading(path: str) -> Iterator[tuple[Any, Callable[[], int]]]:
+    """The content of a file, `.gz` uncompressed, and a function that tells the bytes read of it so far."""
+    try:
+        with pa.OSFile(path, "rb") as raw:
+            content = pa.CompressedInputStream(raw, "gzip") if path.endswith(".gz") else raw
+            yield content, raw.tell
+    except (OSError, EOFError, zlib.error) as error:
+        said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise DataError(
+            f"{path} cannot be read: {said}.", "", "restore it, or take it out", file=path
+        ) from error
+
+
+def bytes_of(path: str) -> BinaryIO:
+    """The file's content, `.gz` uncompressed; the caller closes it."""
+    return cast(BinaryIO, gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb"))
+
+
+def stamp(path: str) -> list[object]:
+    """What tells a file from another one: its content while it is small, else its place, size and time."""
+    import xxhash
+
+    about = os.stat(path)
+    if about.st_size > HASHED_BYTES:
+        return [os.path.realpath(path), about.st_size, about.st_mtime_ns]
+    with open(path, "rb") as file:
+        return [about.st_size, xxhash.xxh3_128_hexdigest(file.read())]
+
+
+HASHED_BYTES = 64 << 20
