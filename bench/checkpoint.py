@@ -1,8 +1,8 @@
 """How long the step loop stands still for a checkpoint: god_ray against torch.save + ray.train.report.
 
-Run: python bench/checkpoint.py [--quick] [--rounds N]. Both train the same MLP with AdamW under a
-TorchTrainer with two workers on one Ray, taking turns; the slower worker counts. A run's first save
-stands apart: its memory is new. Its last is left out, there the run waits for the disk.
+Run: python bench/checkpoint.py [--quick] [--rounds N] [--model small|large]. Both train the same MLP with
+AdamW under a TorchTrainer with two workers on one Ray, in turns; the slower worker counts. A run's first
+save stands apart: its memory is new. Its last is left out, there the run waits for the disk.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from turns import THREADS
 
 WORKERS, SAVES = 2, 5
 SIZES = {
-    "85k parameters, 1 MB": ((64, 256, 256, 10), measure.BATCH_SIZE, 40),
-    "33M parameters, 400 MB": ((64, *[2048] * 9, 10), 8, 16),
+    "small": ("85k parameters, 1 MB", recipe.SMALL, measure.BATCH_SIZE, 40),
+    "large": ("33M parameters, 400 MB", (64, *[2048] * 9, 10), 8, 10),
 }
-"""Widths, rows of a step, steps from save to save."""
+"""In words, widths, rows of a step, steps from save to save."""
 
 
 def stock(config: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ def still_s(times: str) -> list[float]:
 
 
 def rows_of(size: str, folder: Path, data: Path, rounds: int) -> list[list[str]]:
-    widths, rows, every = SIZES[size]
+    words, widths, rows, every = SIZES[size]
     found: dict[str, list[list[float]]] = {"stock": [], "god_ray": []}
     for i in range(rounds):
         for kind in ("stock", "god_ray") if i % 2 == 0 else ("god_ray", "stock"):
@@ -123,13 +123,16 @@ def rows_of(size: str, folder: Path, data: Path, rounds: int) -> list[list[str]]
     for name, part in (("first", slice(0, 1)), ("others", slice(1, -1))):
         ours, theirs = ([s * 1000 for run in found[k] for s in run[part]] for k in ("god_ray", "stock"))
         ratios = [a / b for a, b in zip(ours, theirs)]
-        cells.append([size, name, *(measure.spread(v, 1) for v in (ours, theirs)), measure.spread(ratios, 3)])
+        cells.append(
+            [words, name, *(measure.spread(v, 1) for v in (ours, theirs)), measure.spread(ratios, 3)]
+        )
     return cells
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the small model only, once")
+    parser.add_argument("--quick", action="store_true", help="once")
+    parser.add_argument("--model", choices=[*SIZES], help="one of them only")
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(measure.FOLDER), os.environ.get("PYTHONPATH", "")])
@@ -140,9 +143,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="god_ray-bench-") as name:
         folder = Path(name)
         data = measure.write_data(folder / "train.parquet", 200 * measure.BATCH_SIZE)
-        for size in list(SIZES)[: 1 if chosen.quick else None]:
-            (folder / size[:3]).mkdir()
-            rows += rows_of(size, folder / size[:3], data, 1 if chosen.quick else chosen.rounds)
+        for size in [chosen.model] if chosen.model else SIZES:
+            (folder / size).mkdir()
+            rows += rows_of(size, folder / size, data, 1 if chosen.quick else chosen.rounds)
     ray.shutdown()
     measure.heading(f"Checkpoints: the loop stands still, {WORKERS} workers; median (min-max)")
     measure.table(["", "saves", "god_ray (ms)", "torch.save + report (ms)", "ratio"], rows)
