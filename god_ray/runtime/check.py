@@ -229,6 +229,6 @@ def _look_around(spec: RunSpec, checked: Checked) -> None:
         if not there.is_dir() or not os.access(there, os.W_OK):
             what = f"storage = {spec.storage} cannot be written"
             checked.faults.append(Fault("run", "", "storage", what, "", "choose another folder"))
-    if spec.name is not None and RunFolder(below(spec.storage, spec.name)).is_there():
+    if spec.name is not None and RunFolder(below(spec.storage, spec.name)).is_taken():
         text = f"a run named {spec.name} is already there; train it under another --name"
         checked.warnings.append(text)

@@ -105,8 +105,7 @@ class RunFolder:
                 "Letters, digits, dot, dash and underscore are allowed, at most 100 of them.",
                 "choose another --name.",
             )
-        folder = cls(below(str(storage), name))
-        if folder.is_there() if folder.remote else folder.path.exists():
+        if cls(below(str(storage), name)).is_taken():
             raise RunExists(
                 f"run {name!r} exists already in {storage}.",
                 "A run is never started twice under one name.",
@@ -135,6 +134,10 @@ class RunFolder:
         with _reading(self.place), suppress(FileNotFoundError):
             return bool(self.store.read("run.json"))
         return False
+
+    def is_taken(self) -> bool:
+        """Whether a new run cannot have this place: a folder is enough for that, whatever is in it."""
+        return self.is_there() if self.remote else self.path.exists()
 
     def refresh(self) -> None:
         """Have in `path` what other machines have written down of a run in a store."""

@@ -190,10 +190,10 @@ def test_a_leaf_can_be_tried_before_anything_is_created(tmp_path: Path) -> None:
     from god_ray.runtime.attempt import try_leaf
     from god_ray.spec import load
 
-    try_leaf(prepare(load(project(tmp_path / "right")), tmp_path / "r"))
+    try_leaf(prepare(load(project(tmp_path / "right")), str(tmp_path / "r")))
     wrong = project(tmp_path / "wrong", recipe=recipe_with((LOSS, f"{LOSS} + {NO_KERNEL}")))
     with pytest.raises(RecipeError, match="put_ has no deterministic kernel"):
-        try_leaf(prepare(load(wrong), tmp_path / "r"))
+        try_leaf(prepare(load(wrong), str(tmp_path / "r")))
     assert not torch.are_deterministic_algorithms_enabled()
     assert not (tmp_path / "r").exists()
 

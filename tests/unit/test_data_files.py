@@ -71,10 +71,10 @@ def test_zero_bytes_truncated_and_other_formats(tmp_path: Path) -> None:
     whole = (data / "a.parquet").read_bytes()
     (data / "c.parquet").touch()
     (data / "d.parquet").write_bytes(whole[: len(whole) // 2])
-    (data / "e.csv").write_text("x\n1.0\n")
+    (data / "e.parquet").write_text("x\n1.0\n")
     text = refused(data, tmp_path)
     assert "DATA/c.parquet: the file is empty (0 bytes) Fix: remove it, or write it again" in text
-    for name in ("d.parquet", "e.csv"):
+    for name in ("d.parquet", "e.parquet"):
         assert re.search(f"DATA/{name}: it is not a whole Parquet file .* Fix: remove it", text)
     assert "a.parquet" not in text
 

@@ -126,7 +126,8 @@ def _of_files(
 def _known(schema: pa.Schema, kind: str) -> dict[str, pa.DataType]:
     """The types that texts can be converted to; JSON has lists and objects, too."""
     simple = (*TYPES.values(), pa.null())
-    return {field.name: field.type for field in schema if kind == "jsonl" or field.type in simple}
+    types = {f.name: pa.string() if f.type == pa.large_string() else f.type for f in schema}
+    return {name: given for name, given in types.items() if kind == "jsonl" or given in simple}
 
 
 def _empty(file: Found) -> Fault:
