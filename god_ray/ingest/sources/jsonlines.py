@@ -70,14 +70,10 @@ class JsonLines:
     def _rows(self, file: Found, doing: str) -> Iterator[tuple[int, dict[str, Any]]]:
         ticker = Ticker(f"{doing} {file.name}", file.size, self.say)
         with bytes_of(file.path) as content:
-            try:
-                for number, line in enumerate(content, start=1):
-                    ticker.tick(content.tell())
-                    if line.strip():
-                        yield number, _object(file, number, line)
-            except (OSError, EOFError) as error:
-                rule = f"it cannot be read ({error})"
-                raise refuse([Fault(file.path, "", "", rule, "restore it, or take it out")]) from error
+            for number, line in enumerate(content, start=1):
+                ticker.tick(content.tell())
+                if line.strip():
+                    yield number, _object(file, number, line)
 
     def _table(self, file: Found, rows: list[tuple[int, dict[str, Any]]], schema: pa.Schema) -> pa.Table:
         return pa.table(
