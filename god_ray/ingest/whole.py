@@ -53,6 +53,16 @@ def _summaries(
     return pa.table({"summary": [summary(table, wanted, piece.path) for table, piece in pieces]})
 
 
+def go_through(source: ParquetSource, preprocess: Preprocess, on_ray: bool, say: Say) -> None:
+    """For what `preprocess` may raise."""
+    for _ in _done(source, partial(_count, source.reader, preprocess), on_ray, say, "looking at data.eval"):
+        pass
+
+
+def _count(reader: Reader, preprocess: Preprocess, index: int, task: Task) -> pa.Table:
+    return pa.table({"rows": [table.num_rows for table in read_applied(reader, task, preprocess)]})
+
+
 def cached(
     source: ParquetSource, preprocess: Preprocess, made_by: str, storage: str, on_ray: bool, say: Say
 ) -> ParquetSource:

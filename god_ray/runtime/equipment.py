@@ -51,6 +51,8 @@ def equip(
         fitted = known or whole.fit([train], data.fit, load_preprocess(assignment), on_ray(), say)
         assignment = replace(assignment, fitted=fitted)
     preprocess = load_preprocess(assignment)
+    if known is None and data.cache == "none":
+        _try_evaluation(assignment, on_ray, say)
     if data.cache == "none" or preprocess is None:
         return assignment
     made_by = f"{_code(assignment)} {digest(assignment.fitted)}"
@@ -75,7 +77,17 @@ def equip_for_trial(assignment: Assignment) -> tuple[Assignment, bool]:
     if not everything:
         sources = [head(source, spec.batch_size) for source in (train, assignment.evaluation) if source]
     fitted = whole.fit(sources, spec.data.fit, load_preprocess(assignment), False, silent)
-    return replace(assignment, fitted=fitted), everything
+    assignment = replace(assignment, fitted=fitted)
+    if everything:
+        _try_evaluation(assignment, lambda: False, silent)
+    return assignment, everything
+
+
+def _try_evaluation(assignment: Assignment, on_ray: Callable[[], bool], say: Say) -> None:
+    """All its rows: an unknown category would end the run, and only at its first evaluation."""
+    preprocess = load_preprocess(assignment)
+    if assignment.evaluation is not None and assignment.fitted and preprocess is not None:
+        whole.go_through(assignment.evaluation, preprocess, on_ray(), say)
 
 
 def _bytes(source: ParquetSource) -> int:
@@ -108,7 +120,7 @@ def _code(assignment: Assignment) -> str:
 
 
 def digest(fitted: Fitted) -> str:
-    """ "" for nothing."""
+    """Empty for nothing."""
     return xxhash.xxh3_128_hexdigest(to_json(fitted).encode()) if fitted else ""
 
 

@@ -218,3 +218,10 @@ def test_the_exit_code_of_a_job(state: str, code: int | None, expected: int, wor
 def test_a_missing_interpreter_is_the_users_to_name() -> None:
     with pytest.raises(UserError, match="--python"):
         submit.outcome(details("FAILED", 127))
+
+
+def test_a_function_that_gives_the_rows_travels_with_its_file(project: Path) -> None:
+    (project / "rows.py").write_text("rows")
+    package = prepared(project, "data.train=rows.py:train", "data.eval=null").package
+    assert set(package.files) == SENT | {"rows.py"}
+    assert package.changes == ()

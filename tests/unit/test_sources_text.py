@@ -116,7 +116,8 @@ def test_texts_that_mean_null(tmp_path: Path) -> None:
         (b"a,b\n1,2\n\xe9,4\n", r"t\.csv:3: byte 0xe9 is not UTF-8 text"),
         ("a,b\n1,2\n".encode("utf-16"), r"t\.csv:1: byte 0xff is not UTF-8 text"),
         (b"a,b\n1,2\n3,x\ry\n", r"t\.csv:3: a carriage return inside a row"),
-        (b'a,b\n1,2\n"3,4\n', r"t\.csv"),
+        (b'a,b\n1,2\n"3,4\n', r"t\.csv:3: a quote is misplaced"),
+        (b'a,b\n"x" y,2\n', r"t\.csv:2: a quote is misplaced"),
         (b"", r"t\.csv: the file is empty"),
         (b"a,b\n", r"t\.csv: there are no rows"),
     ],
@@ -273,7 +274,7 @@ def test_with_a_fit_the_other_columns_are_looked_at_before_the_run(tmp_path: Pat
 
     def found(column: str, row: str, *, test_row: str = "1.5,1,a,t\n") -> list[str]:
         (tmp_path / "train.csv").write_text(header + "".join([*rows, row]))
-        (tmp_path / "eval.csv").write_text(header + test_row * 9)
+        (tmp_path / "eval.csv").write_text(header + "1.5,1,a,t\n" * 20 + test_row)
         changes = ["data.train=train.csv", "data.eval=eval.csv", "data.fit={k: categories}"]
         changes += [f"data.columns=[{column}]", "checkpoint.keep_best=null"]
         return [f"{fault.where}: {fault.what}" for fault in check(spec, changes).faults]
@@ -287,3 +288,21 @@ def test_with_a_fit_the_other_columns_are_looked_at_before_the_run(tmp_path: Pat
     )
     wrong = found("k, x", "7.5,1,a,t\n", test_row="1.5,1,c,t\n")
     assert wrong == [": eval.csv: column k holds 'c', which no row of the training set has."]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """Cut in the middle of its compressed bytes, or a quote that is never closed in a long file."""
+    rows = "".join(f"{i},{i * 7919 % 1000}\n" for i in range(50_000))
+    for name in ("t.csv.gz", "t.jsonl.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(f"a,b\n{rows}".encode())[:-9000])
+    with pytest.raises(DataError, match=r"t\.csv\.gz cannot be read: .*end-of-stream"):
+        source_of(tmp_path / "t.csv.gz")
+    (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n' * 5000)[:-9])
+    with pytest.raises(DataError, match=r"t\.jsonl\.gz cannot be read: .*end-of-stream"):
+        source_of(tmp_path / "t.jsonl.gz")
+    (tmp_path / "q.csv").write_text(f'a,b\n1,"2\n{rows}')
+    with pytest.raises(DataError, match=r"q\.csv:2: a quote is misplaced \(unexpected end of data\)"):
+        source_of(tmp_path / "q.csv")
+    (tmp_path / "r.csv").write_bytes(b"a,b\n1\n" + b"1,2\n" * 5 + b"\xff,2\n")
+    with pytest.raises(DataError, match=r"r\.csv:8: byte 0xff is not UTF-8 text"):
+        source_of(tmp_path / "r.csv")

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO, TextIO
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from god_ray.ingest.sources.texttypes import ColumnType, convert
 
 BLOCK_BYTES = 8 << 20
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+_QUOTE_FIX = "look for a quote that is never closed, or write the file again"
 _TYPE_FIX = "correct the value, or the type in data.types"
 
 
@@ -61,7 +64,9 @@ class Delimited:
             faults += [_no_column(self.files[0].path, name, first) for name in absent]
         if faults:
             raise refuse(faults)
-        faults += [fault for file in self.files if (fault := _lone_return(file.path))]
+        for file in self.files:
+            found = _lone_return(file.path), _wrong_quote(file.path, DELIMITERS[self.kind])
+            faults += [fault for fault in found if fault]
         if faults:
             raise refuse(faults)
         self._note_header(first)
@@ -124,8 +129,8 @@ class Delimited:
                 names = next(csv.reader(text, delimiter=DELIMITERS[self.kind]), [])
         except UnicodeDecodeError:
             return [_not_utf8(path)]
-        except (OSError, EOFError) as error:
-            return [Fault(path, "", "", f"it cannot be read ({error})", "restore it, or take it out")]
+        except csv.Error as error:
+            return [Fault(f"{path}:1", "", "", f"it is no header ({error})", _QUOTE_FIX)]
         if not names:
             fix = "write the names of the columns into its first line"
             return [Fault(path, "", "", "it has no header", fix)]
@@ -150,12 +155,11 @@ class Delimited:
         """What Arrow met, with the line."""
         fault = _not_utf8(path) if "UTF8" in said or "UTF-8" in said else self._ragged(path, width)
         if fault is None:
-            fix = "look for a quote that is never closed, or write the file again"
-            fault = Fault(path, "", "", said.splitlines()[0].rstrip("."), fix)
+            fault = Fault(path, "", "", said.splitlines()[0].rstrip("."), _QUOTE_FIX)
         return refuse([fault])
 
     def _ragged(self, path: str, width: int) -> Fault | None:
-        with _text(path) as text:
+        with _text(path, errors="replace") as text, suppress(csv.Error):  # a field without end
             rows = csv.reader(text, delimiter=DELIMITERS[self.kind])
             for row in rows:
                 if row and len(row) != width:
@@ -166,17 +170,18 @@ class Delimited:
 
     def _line(self, path: str, row: int) -> int:
         """In which line of the file that row ends."""
-        with _text(path) as text:
+        with _text(path, errors="replace") as text, suppress(csv.Error):
             rows = csv.reader(text, delimiter=DELIMITERS[self.kind])
             filled = (rows.line_num for values in rows if values)
             next(filled)
             return next((line for index, line in enumerate(filled) if index == row), 0)
+        return 0
 
 
 @contextmanager
-def _text(path: str) -> Iterator[TextIO]:
+def _text(path: str, errors: str = "strict") -> Iterator[TextIO]:
     with bytes_of(path) as raw:
-        yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+        yield io.TextIOWrapper(raw, encoding="utf-8-sig", errors=errors, newline="")
 
 
 def _not_utf8(path: str) -> Fault:
@@ -208,6 +213,27 @@ def _lone_return(path: str) -> Fault | None:
                     fix = "put quotes around the value, or write the file with one kind of line ends"
                     return Fault(f"{path}:{number}", "", "", "a carriage return inside a row", fix)
             inside ^= body.count(b'"') % 2 == 1
+    return None
+
+
+def _wrong_quote(path: str, delimiter: str) -> Fault | None:
+    """A quote that is never closed, or text after one that is: Arrow would go on with another value."""
+    with bytes_of(path) as content:
+        if not any(b'"' in block for block in iter(partial(content.read, BLOCK_BYTES), b"")):
+            return None
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        with _text(path, errors="replace") as text:
+            rows = csv.reader(text, delimiter=delimiter, strict=True)
+            line = 0
+            try:
+                for _ in rows:
+                    line = rows.line_num
+            except csv.Error as error:
+                fix = "close the quote; quotes inside a quoted value are doubled"
+                return Fault(f"{path}:{line + 1}", "", "", f"a quote is misplaced ({error})", fix)
+    finally:
+        csv.field_size_limit(limit)
     return None
 
 

@@ -52,14 +52,19 @@ class JsonLines:
 
     def _schema(self) -> pa.Schema:
         kinds: dict[str, pa.DataType] = {}
+        settled: set[tuple[str, type]] = set()  # another such value cannot change the column's type
         for file in self.files:
             for line, row in self._rows(file, "reading"):
                 for name, value in row.items():
+                    if (name, type(value)) in settled and (type(value) is not int or _fits(value)):
+                        continue
                     known = self.types.get(name)
                     try:
                         kinds[name] = known or merge(kinds.get(name, pa.null()), kind_of(value))
                     except Clash as clash:
                         raise refuse([_mixed(file, line, name, str(clash))]) from None
+                    if known or not isinstance(value, list | dict):
+                        settled.add((name, type(value)))
         missing = [name for name in self.types if self.closed and name not in kinds]
         if missing:
             fix = f"the columns are {', '.join(kinds)}"
@@ -70,14 +75,10 @@ class JsonLines:
     def _rows(self, file: Found, doing: str) -> Iterator[tuple[int, dict[str, Any]]]:
         ticker = Ticker(f"{doing} {file.name}", file.size, self.say)
         with bytes_of(file.path) as content:
-            try:
-                for number, line in enumerate(content, start=1):
-                    ticker.tick(content.tell())
-                    if line.strip():
-                        yield number, _object(file, number, line)
-            except (OSError, EOFError) as error:
-                rule = f"it cannot be read ({error})"
-                raise refuse([Fault(file.path, "", "", rule, "restore it, or take it out")]) from error
+            for number, line in enumerate(content, start=1):
+                ticker.tick(content.tell())
+                if line.strip():
+                    yield number, _object(file, number, line)
 
     def _table(self, file: Found, rows: list[tuple[int, dict[str, Any]]], schema: pa.Schema) -> pa.Table:
         return pa.table(
@@ -93,7 +94,7 @@ def kind_of(value: Any) -> pa.DataType:
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
+        if not _fits(value):
             raise Clash(f"{value} is beyond int64")
         return pa.int64()
     if isinstance(value, float):
@@ -103,6 +104,10 @@ def kind_of(value: Any) -> pa.DataType:
     if isinstance(value, list):
         return pa.list_(reduce(merge, map(kind_of, value), pa.null()))
     return pa.struct([(name, kind_of(inner)) for name, inner in value.items()])
+
+
+def _fits(value: int) -> bool:
+    return -(2**63) <= value < 2**63
 
 
 def merge(a: pa.DataType, b: pa.DataType) -> pa.DataType:
@@ -158,7 +163,7 @@ def _mixed(file: Found, line: int, name: str, clash: str) -> Fault:
 
 def _object(file: Found, number: int, line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line.decode("utf-8-sig"), object_pairs_hook=_distinct)
+        row = _decoder.decode(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         rule = f"byte {line[error.start]:#04x} is not UTF-8 text"
         raise _broken(file, number, rule, "save the file as UTF-8") from error
@@ -177,6 +182,9 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} is there twice")
     return row
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_distinct)
 
 
 def _broken(file: Found, number: int, rule: str, fix: str) -> DataError:

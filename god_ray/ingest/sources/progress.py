@@ -1,7 +1,7 @@
 """Reading a large file, and saying every few seconds how far that is.
 
 In: a path, `say`. Out: a binary stream (uncompressed), progress in words. Must not know formats. A file that
-cannot be read shows as the OSError or ArrowException of who reads it; `reading` names the file.
+cannot be read, or is not whole, shows as a DataError that names it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from god_ray.errors import DataError
 
 Say = Callable[[str], object]
 EVERY_S = 2.0
+HASHED_BYTES = 64 << 20
 
 
 def silent(text: str) -> None:
@@ -43,32 +44,34 @@ class Ticker:
 
 @contextmanager
 def reading(path: str) -> Iterator[tuple[Any, Callable[[], int]]]:
-    """The content of a file, `.gz` uncompressed, and a function that tells the bytes read of it so far."""
-    try:
-        with pa.OSFile(path, "rb") as raw:
-            content = pa.CompressedInputStream(raw, "gzip") if path.endswith(".gz") else raw
-            yield content, raw.tell
-    except (OSError, EOFError, zlib.error) as error:
-        said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        raise DataError(
-            f"{path} cannot be read: {said}.", "", "restore it, or take it out", file=path
-        ) from error
+    """For Arrow: the content of a file, `.gz` uncompressed, and what tells the bytes read of it so far."""
+    with _readable(path), pa.OSFile(path, "rb") as raw:
+        yield (pa.CompressedInputStream(raw, "gzip") if path.endswith(".gz") else raw), raw.tell
 
 
-def bytes_of(path: str) -> BinaryIO:
-    """The file's content, `.gz` uncompressed; the caller closes it."""
-    return cast(BinaryIO, gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb"))
+@contextmanager
+def bytes_of(path: str) -> Iterator[BinaryIO]:
+    """For Python: the same content."""
+    with _readable(path), gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb") as content:
+        yield cast(BinaryIO, content)
 
 
 def stamp(path: str) -> list[object]:
     """What tells a file from another one: its content while it is small, else its place, size and time."""
     import xxhash
 
-    about = os.stat(path)
-    if about.st_size > HASHED_BYTES:
-        return [os.path.realpath(path), about.st_size, about.st_mtime_ns]
-    with open(path, "rb") as file:
+    with _readable(path), open(path, "rb") as file:
+        about = os.fstat(file.fileno())
+        if about.st_size > HASHED_BYTES:
+            return [os.path.realpath(path), about.st_size, about.st_mtime_ns]
         return [about.st_size, xxhash.xxh3_128_hexdigest(file.read())]
 
 
-HASHED_BYTES = 64 << 20
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        fix = "restore it, or take it out"
+        raise DataError(f"{path} cannot be read: {said}.", "", fix, file=path) from error
