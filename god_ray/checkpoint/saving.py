@@ -133,14 +133,16 @@ class Saving:
         return FileFact.of(content)
 
     def _unwritten(self, needed: int, error: Exception) -> CheckpointError:
-        free = "free space unknown"
-        if not is_remote(self._store.uri):
+        why, fix = f"{error} (needed about {needed:,} bytes", "make room or raise the quota"
+        if is_remote(self._store.uri):
+            fix = "look at the storage, its credentials and its quota"
+        else:
             with suppress(OSError):
-                free = f"{shutil.disk_usage(self._store.uri).free:,} bytes free"
+                why += f"; {shutil.disk_usage(self._store.uri).free:,} bytes free"
         return CheckpointError(
             f"checkpoint {self._place} could not be written",
-            f"{error} (needed about {needed:,} bytes; {free})",
-            "make room or raise the quota, then resume: the previous checkpoints are untouched",
+            f"{why})",
+            f"{fix}, then resume: the previous checkpoints are untouched",
             path=self._place,
             needed_bytes=needed,
         )

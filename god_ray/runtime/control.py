@@ -11,6 +11,8 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from god_ray.errors import RunFailed
@@ -26,21 +28,34 @@ log = logging.getLogger(__name__)
 def send(store: Store, request: Request) -> None:
     """Write the command durably; a later one replaces an earlier one that is not applied yet."""
     said = json.dumps({"kind": request.kind, "workers": request.workers})
-    write_bytes(store, REQUEST, said.encode())
+    with _reaching(store):
+        write_bytes(store, REQUEST, said.encode())
 
 
 def clear(store: Store, applied: Request | None = None) -> None:
     """Forget the command: its run has ended, or it has been `applied`; one that came after that one stays."""
     if applied is None or pending(store) == applied:
-        store.remove(REQUEST)
+        with _reaching(store):
+            store.remove(REQUEST)
 
 
 def pending(store: Store) -> Request | None:
     """The command that was sent last, if the run has not taken it away yet."""
-    try:
+    with _reaching(store), suppress(FileNotFoundError):
         return _read(store.read(REQUEST))
-    except FileNotFoundError:
-        return None
+    return None
+
+
+@contextmanager
+def _reaching(store: Store) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunFailed(
+            f"commands to the run cannot be read or written in {store.uri}",
+            f"{error.strerror or error}",
+            "look at the storage; god-ray resume goes on with the run once it can be reached",
+        ) from error
 
 
 def _read(text: bytes) -> Request:
@@ -93,8 +108,8 @@ class StoreControl:
         while not self._closed.wait(ASK_EVERY_S):
             try:
                 asked = pending(self._store)
-            except OSError as error:
-                log.warning("commands are not heard just now: %s", error)
+            except RunFailed as error:
+                log.warning("no command is heard just now: %s", error.why)
                 continue
             if asked != self._seen:
                 self._seen = self._heard = asked

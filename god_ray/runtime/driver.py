@@ -8,6 +8,7 @@ is what comes out.
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable
@@ -15,12 +16,14 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from god_ray.errors import GodRayError, NoRoom, RunFailed
+from god_ray.errors import GodRayError, NoRoom, RunFailed, UserError
 from god_ray.loop.request import Request
 from god_ray.runtime import control
 from god_ray.runtime.assignment import Assignment, code_fingerprint
 from god_ray.runtime.cause import first_cause
 from god_ray.runtime.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ Fit = Callable[[Assignment, RunFolder, int, threading.Event], dict[str, Any]]
 """One attempt: (assignment, folder, workers, ended). It gives up soon after `ended` has been set."""
 
 GIVING_UP_S = 10.0
+LOOK_EVERY_S, ASK_EVERY_S = 0.2, 2.0
+"""For a command, before anybody trains: in a folder, and in a store."""
 
 
 def drive(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> Ended:
@@ -50,9 +55,15 @@ def drive(assignment: Assignment, folder: RunFolder, workers: int, fit: Fit) -> 
             ended = _attempts(assignment, folder, workers, fit)
         except Interrupted:
             ended = Ended("STOPPED", "stopped at once by a second Ctrl-C", {"kind": "stopped"})
-    control.clear(folder.control)
-    folder.update(result=ended.outcome)  # first: a final state without its result could not be told
-    folder.move(ended.state, ended.reason)
+    try:
+        control.clear(folder.control)
+        folder.update(result=ended.outcome)  # first: a final state without its result could not be told
+        folder.move(ended.state, ended.reason)
+    except RunFailed as error:
+        if ended.failure is None:
+            raise
+        what = f"{ended.failure.what}; the run's state could not be written either: {error.what}"
+        raise RunFailed(what, error.why, error.fix) from ended.failure
     return ended
 
 
@@ -118,7 +129,7 @@ def _wait_for(
 ) -> Request | None:
     """Until the attempt is over. Nobody trains yet, so nobody polls: a command then ends the attempt."""
     while thread.is_alive():
-        thread.join(0.2)
+        thread.join(ASK_EVERY_S if folder.remote else LOOK_EVERY_S)
         asked = _asked_before_training(folder, workers)
         if asked is not None:
             given_up.set()
@@ -129,10 +140,14 @@ def _wait_for(
 
 
 def _asked_before_training(folder: RunFolder, workers: int) -> Request | None:
-    asked = control.pending(folder.control)
-    if asked is None or (asked.kind == "resize" and asked.workers == workers):
+    try:
+        asked = control.pending(folder.control)
+        if asked is None or (asked.kind == "resize" and asked.workers == workers):
+            return None
+        return asked if folder.read()["state"] in ("STARTING", "WAITING") else None
+    except (RunFailed, UserError) as error:  # the storage is out of reach: its workers will find out, too
+        log.warning("no command is heard just now: %s", error)
         return None
-    return asked if folder.read()["state"] in ("STARTING", "WAITING") else None
 
 
 def _conclude(assignment: Assignment, outcome: dict[str, Any]) -> tuple[Ended, int]:

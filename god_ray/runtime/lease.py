@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 def held(store: Store, run: str) -> Iterator[None]:
     """Raises UserError if another driver holds the run."""
     other = holder(store)
-    if other:
+    if other and other != _me():  # this process has a file lock, too: its last lease was not given back
         raise UserError(
             f"run {run} is being driven by {other}.",
             "One process leads a run at a time.",
@@ -59,7 +59,15 @@ def holder(store: Store) -> str:
         return ""
     if time() - said["at"] > LASTS_S or _gone(said):
         return ""
-    return f"pid {said['pid']} on {said['host']}"
+    return _words(said["pid"], said["host"])
+
+
+def _me() -> str:
+    return _words(os.getpid(), socket.gethostname())
+
+
+def _words(pid: int, host: str) -> str:
+    return f"pid {pid} on {host}"
 
 
 def _gone(said: dict[str, object]) -> bool:
