@@ -18,8 +18,8 @@ class Data(Section):
 
     train: Texts = Field(
         description="Training rows: files, folders or globs of one kind (Parquet, CSV, TSV, JSONL, Arrow, "
-        "Feather), or `file.py:function` that returns them. What is not Parquet is converted once, beside "
-        "the runs. A relative path starts at the spec's folder."
+        "Feather), Parquet also by URI (`s3://bucket/*.parquet`), or `file.py:function` that returns them. "
+        "What is not Parquet is converted once, beside the runs. A relative path starts at the spec's folder."
     )
     eval: Texts | None = Field(
         default=None, description="Rows for evaluation, given like `train`. null: the run is never evaluated."

@@ -88,8 +88,8 @@ class RunSpec(Section):
     ] = Field(default_factory=Determinism, description="Same bits whatever happens, or faster sums.")
     storage: Text = Field(
         default="./runs",
-        description="Folder in which runs are kept. A relative path starts at the folder the command runs "
-        "in.",
+        description="Where runs are kept: a folder that all nodes share, or `s3://bucket/prefix`. A relative "
+        "path starts at the folder the command runs in.",
     )
     failures: Failures = Field(
         default_factory=Failures, description="How often a run may lose workers before it gives up."
