@@ -2,7 +2,7 @@
 
 In: the run's store. Out: `held`, for the one driver; `holder`, for everybody else. A lease is renewed while
 its driver lives and is over `LASTS_S` after the last renewal. Clocks may differ by a few seconds. A second
-driver shows as UserError, a store that fails as its OSError.
+driver, or a place that cannot be written, shows as UserError; `holder` raises the store's OSError.
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ def held(store: Store, run: str) -> Iterator[None]:
             "One process leads a run at a time.",
             f"wait for it, or stop it with Ctrl-C there; if it is dead, try again in {LASTS_S:g} s.",
         )
-    _write(store)
+    try:
+        _write(store)
+    except OSError as error:
+        why = "A run is led by the process that holds its lease there."
+        fix = "look at the storage's credentials and quota."
+        what = f"{store.uri} cannot be written: {error.strerror or error}."
+        raise UserError(what, why, fix) from error
     released = threading.Event()
     thread = threading.Thread(target=_renew, args=(store, released), name="lease", daemon=True)
     thread.start()
@@ -44,7 +50,7 @@ def held(store: Store, run: str) -> Iterator[None]:
         yield
     finally:
         released.set()
-        thread.join()
+        thread.join(RENEW_S)  # it may be at a store that does not answer
         try:
             store.remove(NAME)
         except OSError as error:  # how the run ended is more than this; the lease ends by itself

@@ -249,7 +249,8 @@ class RunFolder:
     def is_driven(self) -> bool:
         """True while some process on this machine holds the run, or on any if the run is in a store."""
         if self.remote:
-            return lease.holder(self.store) != ""
+            with _reading(self.place):
+                return lease.holder(self.store) != ""
         try:
             with (self.path / ".driver.lock").open("r") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
