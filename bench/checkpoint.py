@@ -2,8 +2,8 @@
 
 Run: python bench/checkpoint.py [--quick] [--rounds N] [--model small|large]. Both train the same MLP with
 AdamW under a TorchTrainer with two workers on one Ray, in turns; the slower worker counts. "stands still":
-within the loop. "wall": how much longer the steps from one save to the next take than without any save; work
-beside the loop shows here. A run's first save stands apart; its last is left out, there the run ends.
+within the loop. "wall", "CPU": what the steps from one save to the next take more than without any save, so
+that work beside the loop is seen. A run's first save stands apart; its last is left out, there the run ends.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import measure
@@ -44,7 +45,8 @@ def stock(config: dict[str, Any]) -> None:
     model = prepare_model(recipe.network(config["widths"]))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     x, y = torch.randn(rows, measure.NUM_FEATURES), torch.randint(10, (rows,))
-    still, marks = [], []
+    still: list[float] = []
+    marks: list[tuple[float, float]] = []
     for step in range(1, config["every"] * SAVES + 1):
         optimizer.zero_grad()
         functional.cross_entropy(model(x), y).backward()
@@ -52,7 +54,7 @@ def stock(config: dict[str, Any]) -> None:
         if step % config["every"]:
             continue
         begin = perf_counter()
-        marks.append(begin)
+        marks.append((begin, process_time()))
         if not config["saves"]:
             continue
         with tempfile.TemporaryDirectory(dir=config["folder"]) as folder:
@@ -105,51 +107,53 @@ def run_god_ray(folder: Path, job: dict[str, Any], data: Path) -> None:
         raise RuntimeError(str(result.failure))
 
 
-def still_s(times: str) -> list[float]:
-    """Of each save, the slower worker's."""
-    return [max(seconds) for seconds in zip(*(told["still"] for told in _told(times)), strict=True)]
+Costs = dict[str, list[float]]
+"""Seconds by save: "stands still" and "wall" of the slower worker, "CPU" of both."""
 
 
-def intervals_s(times: str) -> list[float]:
-    """From one save to the next, the slower worker's."""
-    workers = [[b - a for a, b in pairwise(told["marks"])] for told in _told(times)]
-    return [max(seconds) for seconds in zip(*workers, strict=True)]
+def costs_of(with_saves: str, without: str) -> Costs:
+    """Out of what a run with saves and one without have written down."""
+    still = zip(*(told["still"][:-1] for told in _told(with_saves)), strict=True)
+    costs = {"stands still": [max(seconds) for seconds in still]}
+    for name, clock, over_workers in (("wall", 0, max), ("CPU", 1, sum)):
+        each, usual = (_between_saves(times, clock, over_workers) for times in (with_saves, without))
+        costs[name] = [seconds - median(usual) for seconds in each]
+    return costs
 
 
-def _told(times: str) -> list[dict[str, list[float]]]:
+def _between_saves(times: str, clock: int, over_workers: Callable[..., float]) -> list[float]:
+    workers = [[b[clock] - a[clock] for a, b in pairwise(told["marks"])] for told in _told(times)]
+    return [over_workers(seconds) for seconds in zip(*workers, strict=True)]
+
+
+def _told(times: str) -> list[dict[str, Any]]:
     return [json.loads(Path(f"{times}-{rank}").read_text()) for rank in range(WORKERS)]
 
 
-def measured(kind: str, place: Path, job: dict[str, Any], data: Path) -> dict[str, list[float]]:
-    """One run with saves and one without: by save, how long the loop stands still, and how much longer the
-    steps to the next one take.
-    """
-    found = {}
-    for saves in (True, False):
+def measured(kind: str, place: Path, job: dict[str, Any], data: Path) -> Costs:
+    """One run with saves, one without."""
+    times = {saves: str(place / f"times-{saves}") for saves in (True, False)}
+    for saves in times:
         here = place / f"saves-{saves}"
         here.mkdir(parents=True)
-        told = {**job, "saves": saves, "folder": str(here), "times": str(here / "times")}
+        told = {**job, "saves": saves, "folder": str(here), "times": times[saves]}
         if kind == "stock":
             run_stock(here, told)
         else:
             run_god_ray(here, told, data)
-        found[saves] = intervals_s(told["times"])
-        if saves:
-            still = still_s(told["times"])
         shutil.rmtree(here)
-    without = median(found[False])
-    return {"stands still": still[:-1], "wall": [seconds - without for seconds in found[True]]}
+    return costs_of(times[True], times[False])
 
 
 def rows_of(size: str, folder: Path, data: Path, rounds: int) -> list[list[str]]:
     words, widths, rows, every = SIZES[size]
-    found: dict[str, list[dict[str, list[float]]]] = {"god_ray": [], "stock": []}
+    found: dict[str, list[Costs]] = {"god_ray": [], "stock": []}
     job = {"widths": list(widths), "rows": rows, "every": every}
     for i in range(rounds):
         for kind in ("stock", "god_ray") if i % 2 == 0 else ("god_ray", "stock"):
             found[kind].append(measured(kind, folder / f"{kind}-{i}", job, data))
     cells = []
-    for what in ("stands still", "wall"):
+    for what in ("stands still", "wall", "CPU"):
         for name, part in (("first", slice(0, 1)), ("others", slice(1, None))):
             ours, theirs = ([s * 1000 for run in found[k] for s in run[what][part]] for k in found)
             ratio = f"{median(ours) / median(theirs):.3f}"

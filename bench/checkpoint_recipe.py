@@ -3,7 +3,7 @@
 In: `config`: layer widths, steps from save to save, a path. Out: a Recipe; at the end of the loop, JSON at
 path-<rank>. "still": seconds of each save, of all that the loop does because of it: looking for NaN, starting
 the thread, waiting for digest and copy, the hand-over, waiting for an earlier save, the report to Ray Train.
-"marks": when each save is due, whether it is done or not.
+"marks": (clock, processor time) when each save is due, whether it is done or not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import recipe
@@ -33,7 +33,7 @@ def build(config: dict[str, Any]) -> god_ray.Recipe:
 
 def _time(loop: Any, times: str, every: int) -> None:
     still: list[float] = []
-    marks: list[float] = []
+    marks: list[tuple[float, float]] = []
 
     def counted(call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:
@@ -51,7 +51,7 @@ def _time(loop: Any, times: str, every: int) -> None:
     def timed_boundary(self: Any, cursor: Any, *args: Any) -> Any:
         saved, begin = self.saved_at, perf_counter()
         if cursor.step % every == 0:
-            marks.append(begin)
+            marks.append((begin, process_time()))
         outcome = boundary(self, cursor, *args)
         if self.saved_at != saved:
             still.append(perf_counter() - begin)
