@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from god_ray.checkpoint.state import View
 
+T = TypeVar("T")
 Save = Callable[[View, str], None]
 """(view, its digest): copies what it needs before it returns."""
 
 
 class Reading:
-    """One state at a time. `at_once`: `begin` waits until all is read.
+    """One state at a time. `at_once`: `begin` reads it all by itself, as is right for devices with queues.
 
-    Devices other than the CPU are read at once: what they have still to do for the last step is then waited
-    for, and no later step is in their queue before the copy is whole.
+    There a copy must come after the optimizer's kernels and before later ones; it does, without a thought for
+    streams, where the thread that gave those to the device also copies, and waits for it.
     """
 
     def __init__(self, at_once: bool) -> None:
@@ -32,12 +34,10 @@ class Reading:
 
     def begin(self, view: View, save: Save | None = None) -> None:
         """Hash `view`; with `save`, hand it over with its digest, still in the thread."""
-        digest = self._thread.submit(view.digest)
+        digest = self._do(view.digest)
         self._view, self._digest = view, digest
         if save is not None:
-            self._saved = self._thread.submit(lambda: save(view, digest.result()))
-        if self.at_once:
-            self._thread.submit(bool).result()  # which comes after both; their errors come out at the joins
+            self._saved = self._do(lambda: save(view, digest.result()))
 
     def digest(self) -> str:
         """Of the state that is being read, once it is known; "" if there is none."""
@@ -57,6 +57,13 @@ class Reading:
     def afterwards(self, job: Callable[[], object]) -> None:
         """Done by the thread when nothing is left to read, for nobody: it may fail."""
         self._thread.submit(job)
+
+    def _do(self, job: Callable[[], T]) -> Future[T]:
+        if not self.at_once:
+            return self._thread.submit(job)
+        done: Future[T] = Future()
+        done.set_result(job())
+        return done
 
     def close(self) -> None:
         """Returns when the thread has ended."""
