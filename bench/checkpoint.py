@@ -1,8 +1,9 @@
-"""How long the step loop stands still for a checkpoint: god_ray against torch.save + ray.train.report.
+"""How long the step loop stands still for a checkpoint, and what it costs: against torch.save + report.
 
 Run: python bench/checkpoint.py [--quick] [--rounds N] [--model small|large]. Both train the same MLP with
-AdamW under a TorchTrainer with two workers on one Ray, in turns; the slower worker counts. A run's first
-save stands apart: its memory is new. Its last is left out, there the run waits for the disk.
+AdamW under a TorchTrainer with two workers on one Ray, in turns; the slower worker counts. "stands still":
+within the loop. "wall", "CPU": what the steps from one save to the next take more than without any save, so
+that work beside the loop is seen. A run's first save stands apart; its last is left out, there the run ends.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
+from statistics import median
+from time import perf_counter, process_time
 from typing import Any
 
 import measure
@@ -41,7 +45,8 @@ def stock(config: dict[str, Any]) -> None:
     model = prepare_model(recipe.network(config["widths"]))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     x, y = torch.randn(rows, measure.NUM_FEATURES), torch.randint(10, (rows,))
-    seconds = []
+    still: list[float] = []
+    marks: list[tuple[float, float]] = []
     for step in range(1, config["every"] * SAVES + 1):
         optimizer.zero_grad()
         functional.cross_entropy(model(x), y).backward()
@@ -49,6 +54,9 @@ def stock(config: dict[str, Any]) -> None:
         if step % config["every"]:
             continue
         begin = perf_counter()
+        marks.append((begin, process_time()))
+        if not config["saves"]:
+            continue
         with tempfile.TemporaryDirectory(dir=config["folder"]) as folder:
             checkpoint = None
             if rank == 0:
@@ -56,8 +64,8 @@ def stock(config: dict[str, Any]) -> None:
                 torch.save(state, f"{folder}/state.pt")
                 checkpoint = Checkpoint.from_directory(folder)
             ray.train.report({"step": step}, checkpoint=checkpoint)
-        seconds.append(perf_counter() - begin)
-    Path(f"{config['times']}-{rank}").write_text(json.dumps(seconds))
+        still.append(perf_counter() - begin)
+    Path(f"{config['times']}-{rank}").write_text(json.dumps({"still": still, "marks": marks}))
 
 
 def run_stock(folder: Path, job: dict[str, Any]) -> None:
@@ -87,45 +95,69 @@ def run_god_ray(folder: Path, job: dict[str, Any], data: Path) -> None:
         WORKERS,
         WORKERS,
         recipe=str(measure.FOLDER / "checkpoint_recipe.py"),
-        config={"widths": job["widths"], "times": job["times"]},
+        config={key: job[key] for key in ("widths", "times", "every")},
         batch_size=job["rows"],
         steps=job["every"] * SAVES,
         storage=str(folder),
-        checkpoint={"every_steps": job["every"], "every_s": None, "keep": 1},
+        determinism={"digest_every": job["every"] * SAVES},  # those of saves only
+        checkpoint={"every_steps": job["every"] if job["saves"] else None, "every_s": None, "keep": 1},
     )
     result = god_ray.train(spec)
     if result.state != "SUCCEEDED":
         raise RuntimeError(str(result.failure))
 
 
-def still_s(times: str) -> list[float]:
-    """Of each save, the slower worker's."""
-    workers = [json.loads(Path(f"{times}-{rank}").read_text()) for rank in range(WORKERS)]
-    return [max(seconds) for seconds in zip(*workers, strict=True)]
+Costs = dict[str, list[float]]
+"""Seconds by save: "stands still" and "wall" of the slower worker, "CPU" of both."""
+
+
+def costs_of(with_saves: str, without: str) -> Costs:
+    """Out of what a run with saves and one without have written down."""
+    still = zip(*(told["still"][:-1] for told in _told(with_saves)), strict=True)
+    costs = {"stands still": [max(seconds) for seconds in still]}
+    for name, clock, over_workers in (("wall", 0, max), ("CPU", 1, sum)):
+        each, usual = (_between_saves(times, clock, over_workers) for times in (with_saves, without))
+        costs[name] = [seconds - median(usual) for seconds in each]
+    return costs
+
+
+def _between_saves(times: str, clock: int, over_workers: Callable[..., float]) -> list[float]:
+    workers = [[b[clock] - a[clock] for a, b in pairwise(told["marks"])] for told in _told(times)]
+    return [over_workers(seconds) for seconds in zip(*workers, strict=True)]
+
+
+def _told(times: str) -> list[dict[str, Any]]:
+    return [json.loads(Path(f"{times}-{rank}").read_text()) for rank in range(WORKERS)]
+
+
+def measured(kind: str, place: Path, job: dict[str, Any], data: Path) -> Costs:
+    """One run with saves, one without."""
+    times = {saves: str(place / f"times-{saves}") for saves in (True, False)}
+    for saves in times:
+        here = place / f"saves-{saves}"
+        here.mkdir(parents=True)
+        told = {**job, "saves": saves, "folder": str(here), "times": times[saves]}
+        if kind == "stock":
+            run_stock(here, told)
+        else:
+            run_god_ray(here, told, data)
+        shutil.rmtree(here)
+    return costs_of(times[True], times[False])
 
 
 def rows_of(size: str, folder: Path, data: Path, rounds: int) -> list[list[str]]:
     words, widths, rows, every = SIZES[size]
-    found: dict[str, list[list[float]]] = {"stock": [], "god_ray": []}
+    found: dict[str, list[Costs]] = {"god_ray": [], "stock": []}
+    job = {"widths": list(widths), "rows": rows, "every": every}
     for i in range(rounds):
         for kind in ("stock", "god_ray") if i % 2 == 0 else ("god_ray", "stock"):
-            place = folder / f"{kind}-{i}"
-            place.mkdir()
-            job = {"widths": list(widths), "rows": rows, "every": every, "folder": str(place)}
-            job["times"] = str(place / "times")
-            if kind == "stock":
-                run_stock(place, job)
-            else:
-                run_god_ray(place, job, data)
-            found[kind].append(still_s(job["times"]))
-            shutil.rmtree(place)
+            found[kind].append(measured(kind, folder / f"{kind}-{i}", job, data))
     cells = []
-    for name, part in (("first", slice(0, 1)), ("others", slice(1, -1))):
-        ours, theirs = ([s * 1000 for run in found[k] for s in run[part]] for k in ("god_ray", "stock"))
-        ratios = [a / b for a, b in zip(ours, theirs)]
-        cells.append(
-            [words, name, *(measure.spread(v, 1) for v in (ours, theirs)), measure.spread(ratios, 3)]
-        )
+    for what in ("stands still", "wall", "CPU"):
+        for name, part in (("first", slice(0, 1)), ("others", slice(1, None))):
+            ours, theirs = ([s * 1000 for run in found[k] for s in run[what][part]] for k in found)
+            ratio = f"{median(ours) / median(theirs):.3f}"
+            cells.append([words, what, name, measure.spread(ours, 1), measure.spread(theirs, 1), ratio])
     return cells
 
 
@@ -147,8 +179,8 @@ def main() -> None:
             (folder / size).mkdir()
             rows += rows_of(size, folder / size, data, 1 if chosen.quick else chosen.rounds)
     ray.shutdown()
-    measure.heading(f"Checkpoints: the loop stands still, {WORKERS} workers; median (min-max)")
-    measure.table(["", "saves", "god_ray (ms)", "torch.save + report (ms)", "ratio"], rows)
+    measure.heading(f"Checkpoints: the cost of one, {WORKERS} workers; median (min-max)")
+    measure.table(["", "", "saves", "god_ray (ms)", "torch.save + report (ms)", "ratio of medians"], rows)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,8 @@ class Recipe:
           god_ray reduces the gradients.
         - keep state outside the model, the optimizer and the schedule (global counters, caches filled by
           `loss`, hooks that count steps): it is not saved, not given to new workers, and differs among them.
+        - change parameters in `loss` or in a forward pass, as `nn.Embedding(max_norm=...)` does: that is the
+          optimizer's. What a forward pass changes is kept in buffers.
         - read time, environment, files or generators of its own inside `loss`: what is computed must follow
           from (model, batch).
         - set threads, devices, dtypes or deterministic flags of the process: the spec does that.

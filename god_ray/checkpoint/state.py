@@ -1,25 +1,25 @@
 """The training state as tensors by name and JSON: out (`capture`), back in (`restore`), hashed (`digest`).
 
-In: a model, its optimizer and schedule, the loop's scalars. Out: a `Snapshot` sharing no memory with them.
-Must not know where snapshots are kept, nor which worker this is. No random state: each leaf is seeded anew.
-Failure shows as RecipeError (a part has no exact form without pickle) or CheckpointError (another model).
+In: a model, its optimizer and schedule, the loop's scalars. Out: a `Snapshot` sharing no memory with them, or
+a `View` that does. Must not know where snapshots are kept, nor which worker this is. No random state: each
+leaf is seeded anew. Failure shows as RecipeError (a part has no exact form without pickle, or is changed by
+others than the optimizer) or CheckpointError (another model).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import xxhash
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from god_ray.checkpoint import fit, live
 from god_ray.checkpoint.codec import JSON, decode, encode
+from god_ray.checkpoint.hashing import hashed
 from god_ray.checkpoint.share import WHOLE, Share
 from god_ray.errors import RecipeError
 
@@ -63,35 +63,102 @@ class Snapshot:
 
     def digest(self) -> str:
         """What `digest` says of a model and an optimizer in this state."""
-        return _hash(self.model, self.optimizer, self.scalars["optimizer"])
+        return hashed(self.model, self.optimizer, self.scalars["optimizer"])
 
 
-def capture(state: TrainState, share: Share = WHOLE, into: Snapshot | None = None) -> Snapshot:
-    """A copy of `state`; of its tensors, only those that are the share's.
+@dataclass(frozen=True)
+class View:
+    """A `TrainState` at a step boundary, for another thread to read while forward and backward passes go on.
 
-    `into`: a snapshot that nobody needs any more, whose memory is used again. RecipeError naming the entry
-    that has no exact form without pickle.
+    Parameters and the optimizer's tensors are the live ones: nothing but the optimizer may change them, so
+    they are those of the boundary until it steps. Buffers are copies, since forward passes change them.
+    """
+
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    scalars: dict[str, JSON]
+    versions: list[tuple[str, Tensor, int]]
+    """Of the live ones: torch counts how often a tensor was changed in place."""
+
+    def digest(self) -> str:
+        return hashed(self.model, self.optimizer, self.scalars["optimizer"])
+
+    def copy(self, share: Share = WHOLE, into: Snapshot | None = None) -> Snapshot:
+        """The share's tensors, and all scalars. `into`: a snapshot that nobody needs any more, whose memory
+        is used again.
+        """
+        old = into or Snapshot({}, {}, {})
+        model, optimizer = self._of(share)
+        return Snapshot(
+            {name: _copy(tensor, old.model.get(name)) for name, tensor in model.items()},
+            {name: _copy(tensor, old.optimizer.get(name)) for name, tensor in optimizer.items()},
+            self.scalars,
+        )
+
+    def room(self, share: Share) -> Snapshot:
+        """Memory to `copy` into, written to once: new memory costs more than the copy. Reads no tensor."""
+        model, optimizer = (
+            {name: torch.zeros(tensor.shape, dtype=tensor.dtype) for name, tensor in part.items()}
+            for part in self._of(share)
+        )
+        return Snapshot(model, optimizer, {})
+
+    def refuse_changed(self) -> None:
+        """RecipeError naming a tensor that something else than the optimizer has changed."""
+        changed = [name for name, tensor, version in self.versions if _version(tensor) != version]
+        if changed:
+            raise RecipeError(
+                f"{changed[0]} was changed in place by a forward or backward pass",
+                f"{len(changed)} of {len(self.versions)} parameters and optimizer tensors were, after their "
+                "step had ended; each worker would change its own, by the rows of its lanes",
+                "let only the optimizer change parameters (no nn.Embedding(max_norm=...), no update inside "
+                "loss); what forward passes change is kept in buffers (register_buffer)",
+                entry=changed[0],
+            )
+
+    def _of(self, share: Share) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The tensors of model and optimizer that are the share's."""
+        parts = {"model": self.model, "optimizer": self.optimizer}
+        sizes = {
+            f"{part} {name}": tensor.numel() * tensor.element_size()
+            for part, tensors in parts.items()
+            for name, tensor in tensors.items()
+        }
+        mine = share.of(sizes)
+        model, optimizer = (
+            {name: tensor for name, tensor in tensors.items() if f"{part} {name}" in mine}
+            for part, tensors in parts.items()
+        )
+        return model, optimizer
+
+
+def view(state: TrainState) -> View:
+    """`state` as it is now; costs no more than its buffers. RecipeError naming the entry that a checkpoint
+    cannot hold.
     """
     live.refuse_model(state.model)
     model = live.model_tensors(state.model)
     optimizer, scalars = live.optimizer_parts(state.model, state.optimizer)
-    sizes = {f"model {name}": tensor.numel() * tensor.element_size() for name, tensor in model.items()}
-    sizes |= {
-        f"optimizer {name}": tensor.numel() * tensor.element_size() for name, tensor in optimizer.items()
-    }
-    mine, old = share.of(sizes), into or Snapshot({}, {}, {})
-    return Snapshot(
-        model={n: _copy(n, t, old.model.get(n)) for n, t in model.items() if f"model {n}" in mine},
-        optimizer={
-            n: _copy(n, t, old.optimizer.get(n)) for n, t in optimizer.items() if f"optimizer {n}" in mine
-        },
+    for name, tensor in (*model.items(), *optimizer.items()):
+        _refuse_odd(name, tensor)
+    buffers = {name: tensor.detach().clone() for name, tensor in state.model.named_buffers()}
+    still = {**{name: tensor for name, tensor in model.items() if name not in buffers}, **optimizer}
+    return View(
+        model={**model, **buffers},
+        optimizer=optimizer,
         scalars={
             **live.model_shape(state.model),
             "optimizer": scalars,
             "schedule": live.schedule_parts(state.schedule),
             "extra": encode(state.extra, "extra"),
         },
+        versions=[(name, tensor, _version(tensor)) for name, tensor in still.items()],
     )
+
+
+def capture(state: TrainState, share: Share = WHOLE) -> Snapshot:
+    """A copy of `state`; of its tensors, only those that are the share's. RecipeError as `view`."""
+    return view(state).copy(share)
 
 
 def restore(snapshot: Snapshot, state: TrainState) -> None:
@@ -126,10 +193,10 @@ def digest(model: nn.Module, optimizer: Optimizer) -> str:
     Take it at a step boundary, after the schedule has stepped: the learning rates are part of it.
     """
     tensors, scalars = live.optimizer_parts(model, optimizer)
-    return _hash(live.model_tensors(model), tensors, scalars)
+    return hashed(live.model_tensors(model), tensors, scalars)
 
 
-def _copy(name: str, tensor: Tensor, old: Tensor | None) -> Tensor:
+def _refuse_odd(name: str, tensor: Tensor) -> None:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise RecipeError(
             f"{name} is a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}",
@@ -137,8 +204,15 @@ def _copy(name: str, tensor: Tensor, old: Tensor | None) -> Tensor:
             "use a dense, materialised tensor, or keep it out of the model",
             entry=name,
         )
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _copy(tensor: Tensor, old: Tensor | None) -> Tensor:
     if old is None or old.shape != tensor.shape or old.dtype != tensor.dtype:
-        old = torch.empty(tensor.shape, dtype=tensor.dtype)  # new memory costs more than the copy
+        old = torch.empty(tensor.shape, dtype=tensor.dtype)
     # One copy into contiguous memory, whatever device and strides (`.cpu().clone()` may copy twice).
     return old.copy_(tensor.detach())
 
@@ -185,29 +259,3 @@ def _placed(tensor: Tensor, key: str, parameter: Tensor, group: Mapping[str, Any
             tensor
         )
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=device).copy_(tensor)
-
-
-def _hash(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], scalars: Any) -> str:
-    hasher = xxhash.xxh3_128()
-    for part, tensors in (("model", model), ("optimizer", optimizer)):
-        for name in sorted(tensors):
-            tensor = tensors[name].detach()
-            # dtype and shape also say where the bytes end, so no two states make the same stream
-            hasher.update(f"\n{part} {name!r} {tensor.dtype} {list(tensor.shape)}\n".encode())
-            if tensor.numel():
-                flat = tensor.cpu().contiguous().reshape(-1)
-                hasher.update(flat.view(torch.uint8).numpy().data)
-    hasher.update(_canonical(scalars).encode())
-    return hasher.hexdigest()
-
-
-def _canonical(scalars: Any) -> str:
-    """The optimizer's scalars and options, whatever the order of its parameters."""
-    state = {
-        f"{name}::{key}": value
-        for name, entries in scalars["state"].items()
-        for key, value in entries.items()
-        if value != live.IN_TENSORS
-    }
-    groups = [{**group, "names": sorted(group["names"])} for group in scalars["groups"]]
-    return json.dumps([state, sorted(json.dumps(group, sort_keys=True) for group in groups)], sort_keys=True)

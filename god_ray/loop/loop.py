@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic, time
 from typing import Any
 
 from god_ray.checkpoint.broken import refuse_broken
-from god_ray.checkpoint.state import TrainState, digest
+from god_ray.checkpoint.state import TrainState, View, digest, view
 from god_ray.errors import AuditMismatch
 from god_ray.loop.evaluate import Evaluation
 from god_ray.loop.ports import Checkpoints, Control, Journal, Reporter
+from god_ray.loop.reading import Reading
 from god_ray.loop.step import Step
 from god_ray.loop.stopping import Best
 from god_ray.plan import Cursor, DataPlan
@@ -82,8 +84,8 @@ class Loop:
         self.plan: DataPlan = step.plan
         self.pending: dict[str, Any] | None = None
         self.metrics: dict[str, Any] = dict(state.extra.get("metrics", {}))
-        self.digest = ""
-        self.told = Said()
+        self.reading = Reading(at_once=step.runner.device.type != "cpu")
+        self.prepared = False
         self.saved_at = monotonic()
         self.reported, self.reported_at = 0, monotonic()
 
@@ -92,6 +94,7 @@ class Loop:
         try:
             return self._run(cursor)
         finally:
+            self.reading.close()
             self.checkpoints.close()  # what failed does not take along the checkpoint before it
             self.step.feed.close()
             if self.evaluation is not None:
@@ -102,8 +105,7 @@ class Loop:
         if cursor.step < self.policy.num_steps and self._stops_early():
             return self._close(self._outcome("succeeded", self._stops_early(), cursor))
         while cursor.step < self.policy.num_steps:
-            self._ask()
-            reduced, record = self.step.run(cursor, self.told, self._publish)
+            reduced, record = self.step.run(cursor, self._tell, self._publish)
             self._report(reduced)
             cursor = self.plan.cursor_at(cursor.step + 1)
             self.pending = record
@@ -112,8 +114,8 @@ class Loop:
                 return self._close(outcome)
         return self._close(self._outcome("succeeded", "all steps done", cursor))
 
-    def _ask(self) -> None:
-        """What this worker tells the others in the next step."""
+    def _tell(self) -> Said:
+        """What this worker has to tell the others, in the step that is being done."""
         request = self.control.poll()
         told = Said(digest=signed(self._short_digest()))
         if request is not None:
@@ -123,7 +125,7 @@ class Loop:
         due = every_s is not None and now - self.saved_at >= every_s
         written = self.checkpoints.written() or 0
         tell = now - self.reported_at >= REPORT_EVERY_S
-        self.told = told._replace(due=int(due), written=written if tell else 0)
+        return told._replace(due=int(due), written=written if tell else 0)
 
     def _boundary(self, cursor: Cursor, reduced: Reduced) -> Outcome | None:
         """Everything that happens between two steps, decided from what all workers know."""
@@ -146,12 +148,11 @@ class Loop:
             or any(said.due for said in reduced.said)
             or bool(every and done % every == 0)
         )
-        if save or done % policy.digest_every == 0:
-            self.digest = self.pending["digest"] = digest(self.state.model, self.state.optimizer)
-        else:
-            self.digest = ""
         if save:
             self._save(cursor)
+        elif done % policy.digest_every == 0:
+            self.reading.begin(view(self.state))
+        self._prepare()
         self.step.audit.plan_next(done)
         if outcome is None:
             return None
@@ -191,7 +192,6 @@ class Loop:
         meta = {
             "step": cursor.step,
             "epoch": cursor.epoch,
-            "digest": self.digest,
             "eval": self.pending.get("eval"),
             "num_workers": self.group.size,
             "generation": self.policy.generation,
@@ -201,13 +201,24 @@ class Loop:
             for name, best in (("stop_when", self.stop_when), ("keep_best", self.keep_best))
             if best is not None
         } | {"metrics": self.metrics}
-        self.checkpoints.save(cursor.step, self.state, meta)
-        self.saved_at = monotonic()
+
+        def save(still: View, found: str) -> None:
+            self.checkpoints.save(cursor.step, still, meta | {"digest": found})
+
+        self.reading.begin(view(self.state), save)
+        self.saved_at, self.prepared = monotonic(), True
+
+    def _prepare(self) -> None:
+        """Once, in time for the first save."""
+        if not self.prepared:
+            self.prepared = True
+            self.reading.afterwards(partial(self.checkpoints.prepare, view(self.state)))
 
     def _publish(self) -> None:
         """Every worker has committed the pending step: now it may be seen."""
         if self.pending is None:
             return
+        self.reading.finish()
         record = self.pending | {"generation": self.policy.generation, "num_workers": self.group.size}
         record["at"] = round(time(), 3)
         self.journal.publish(record)
@@ -238,11 +249,19 @@ class Loop:
             self.reporter.report(outcome.step, self.metrics)
         return outcome
 
+    def _digest(self) -> str:
+        """Of the state after the pending step, "" if nobody asked for it."""
+        found = self.reading.digest()
+        if found and self.pending is not None:
+            self.pending["digest"] = found
+        return found
+
     def _short_digest(self) -> int:
-        return int(self.digest[:16], 16) if self.digest and self.policy.compare_states else 0
+        found = self._digest()
+        return int(found[:16], 16) if found and self.policy.compare_states else 0
 
     def _outcome(self, kind: str, reason: str, cursor: Cursor, workers: int = 0) -> Outcome:
-        found = self.digest or digest(self.state.model, self.state.optimizer)
+        found = self._digest() or digest(self.state.model, self.state.optimizer)
         early = bool(self._stops_early())
         return Outcome(kind, reason, cursor.step, found, dict(self.metrics), workers, early)
 

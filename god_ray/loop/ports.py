@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from god_ray.checkpoint.state import TrainState
+from god_ray.checkpoint.state import View
 from god_ray.loop.request import Request
 from god_ray.plan import Cursor
 from god_ray.sync.exchange import LeafTensors, Reduced
@@ -61,9 +61,13 @@ class Checkpoints(Protocol):
     """Durable state, of which every worker saves its share. `save` copies and returns; it is written after
     `publish(step)`; `written` is the newest that is whole, for the leader only. `settle` returns when this
     worker's share is written, `drain` when all are: it waits for the others, so each must have settled first.
+    `prepare`, before the first save, makes that one as quick as the others. `prepare` and `save` are called
+    by the thread of `reading`, and beside a running `save` nothing but `written`.
     """
 
-    def save(self, step: int, state: TrainState, meta: Mapping[str, Any]) -> None: ...
+    def prepare(self, view: View) -> None: ...
+
+    def save(self, step: int, view: View, meta: Mapping[str, Any]) -> None: ...
 
     def publish(self, step: int) -> None: ...
 

@@ -46,16 +46,16 @@ class Step:
         self.strided = [i for i, p in enumerate(runner.parameters) if not p.is_contiguous()]
 
     def run(
-        self, cursor: Cursor, told: Said, agreed: Callable[[], None] = lambda: None
+        self, cursor: Cursor, tell: Callable[[], Said] = Said, agreed: Callable[[], None] = lambda: None
     ) -> tuple[Reduced, dict[str, Any]]:
         """Do step `cursor`. Returns all notes and the ledger's record. Raises RunFailed, agreed by all.
 
-        `told` is what this worker has to tell the others beside the step. `agreed` is called once all workers
-        are known to have committed the step before, in the same state: what comes after that, a loss that is
-        no number for one, is this step's own trouble.
+        `tell` is asked after the leaves: what has this worker to tell the others beside the step? `agreed` is
+        called once all workers are known to have committed the step before, in the same state, which is still
+        there: what comes after that, a loss that is no number for one, is this step's own trouble.
         """
         begin = perf_counter()
-        self.cursor, self.told = cursor, told
+        self.cursor, self.tell = cursor, tell
         self.results: dict[int, LeafResult] = {}
         self.num_rows, self.row_checksum, self.data_s = 0, 0, 0.0
         rows = self.plan.leaf_rows(cursor.step_in_epoch)
@@ -71,7 +71,7 @@ class Step:
         record["timings"] = {
             "data_s": round(self.data_s, 6),
             "compute_s": round(compute_s, 6),
-            "exchange_s": round(exchanged - self.computed, 6),
+            "exchange_s": round(exchanged - self.packed, 6),
             "optimizer_s": round(end - applied, 6),
         }
         return reduced, record
@@ -98,14 +98,15 @@ class Step:
         if buffers.templates or buffers.other_bytes:
             notes["changed"], notes["first"] = buffers.changed, buffers.first
         audit_lane, audit_hash = self.audit.take_notes(notes, self.cursor)
-        notes["said"] = self.told._replace(
+        self.computed = perf_counter()
+        notes["said"] = self.tell()._replace(
             step=self.cursor.step,
             rows=self.num_rows,
             checksum=signed(self.row_checksum),
             audit_lane=audit_lane,
             audit_hash=signed(audit_hash),
         )
-        self.computed = perf_counter()
+        self.packed = perf_counter()
 
     def _compare(self, reduced: Reduced, rows: Sequence[int]) -> None:
         """Do all workers agree, and with the plan? Every failure is the same on every worker."""

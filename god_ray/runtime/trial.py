@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from god_ray.checkpoint.state import capture, digest
+from god_ray.checkpoint.state import capture, digest, view
 from god_ray.errors import RecipeError, RunFailed
 from god_ray.loop.audit import Audit
 from god_ray.loop.leaf import LeafResult
@@ -25,7 +25,6 @@ from god_ray.runtime.attempt import Attempt
 from god_ray.runtime.sample import sample
 from god_ray.sync.exchange import FixedOrderExchange
 from god_ray.sync.group import Solo
-from god_ray.sync.notes import Said
 
 T = TypeVar("T")
 MAX_SCHEDULE_STEPS = 20_000
@@ -142,10 +141,10 @@ class Trial(Attempt):
         clip = spec.clip_norm
         step = Step(self.plan, self.feed, runner, exchange, audit, 0, recipe.optimizer, recipe.schedule, clip)
         cursor = self.plan.cursor_at(0)
-        self.blame("the first step", lambda: step.run(cursor, Said()))
+        self.blame("the first step", lambda: step.run(cursor, agreed=view(self.local.state).refuse_changed))
         capture(self.local.state)
         self.facts["step_s"] = measure.median_s(
-            lambda: step.run(cursor, Said()), min(5, self.assignment.num_steps), expected=(RunFailed,)
+            lambda: step.run(cursor), min(5, self.assignment.num_steps), expected=(RunFailed,)
         )
 
     def _schedule(self) -> None:

@@ -1,9 +1,9 @@
-"""Checkpoints written behind the training loop: the loop stands still only for a copy of this worker's share.
+"""Checkpoints written behind the training loop, by a thread: neither copy nor disk is the loop's to wait for.
 
-`save` copies, `publish` lets it be written, a thread writes; the leader's thread also makes the checkpoint of
-all shares, prunes and remembers; the loop hears of it by `written`. In: a store, a share, and for the leader
-what to keep. Must not know what is in a snapshot. An error of the thread is raised at the loop's next call,
-so a full disk ends the run with the previous checkpoint intact.
+`save` copies this worker's share, `publish` lets it be written, a thread writes; the leader's thread also
+makes the checkpoint of all shares, prunes and remembers; the loop hears of it by `written`. In: a store, a
+share, and for the leader what to keep. Must not know what is in a snapshot. An error of the thread is raised
+at the loop's next call, so a full disk ends the run with the previous checkpoint intact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from god_ray.checkpoint.share import Share
-from god_ray.checkpoint.state import Snapshot, TrainState, capture
+from god_ray.checkpoint.state import Snapshot, View
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.runtime.best import best_step
 from god_ray.spec.progress import Checkpoint
@@ -48,9 +48,12 @@ class BackgroundCheckpoints:
         self._finishing: Future[int] | None = None
         self._written: int | None = None
 
-    def save(self, step: int, state: TrainState, meta: Mapping[str, Any]) -> None:
+    def prepare(self, view: View) -> None:
+        self._spare = view.room(self.share)
+
+    def save(self, step: int, view: View, meta: Mapping[str, Any]) -> None:
         spare, self._spare = self._spare, None
-        self._held = (step, capture(state, self.share, spare), dict(meta))
+        self._held = (step, view.copy(self.share, spare), dict(meta))
 
     def publish(self, step: int) -> None:
         if self._held is None or self._held[0] > step:
@@ -113,7 +116,10 @@ class BackgroundCheckpoints:
 class NoCheckpoints:
     """The other workers', where machines differ (`relaxed` only): shares of two would not fit together."""
 
-    def save(self, step: int, state: TrainState, meta: Mapping[str, Any]) -> None:
+    def prepare(self, view: View) -> None:
+        return None
+
+    def save(self, step: int, view: View, meta: Mapping[str, Any]) -> None:
         return None
 
     def publish(self, step: int) -> None:

@@ -12,7 +12,7 @@ from checkpoint_cases import make, train
 from test_checkpoint_store import snapshot_of
 
 from god_ray.checkpoint.share import WHOLE
-from god_ray.checkpoint.state import digest
+from god_ray.checkpoint.state import digest, view
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.runtime.best import best_step
 from god_ray.runtime.writer import BackgroundCheckpoints, Leading
@@ -58,7 +58,7 @@ def test_the_newest_and_the_best_stay(tmp_path: Path) -> None:
     for step, score in enumerate(scores, 1):
         train(state, 1, seed=step)
         meta = {"digest": digest(state.model, state.optimizer), "eval": {"score": score}}
-        saves.save(step, state, meta)
+        saves.save(step, view(state), meta)
         saves.publish(step)
         saves.drain()
         assert saves.written() == step
@@ -79,7 +79,7 @@ def test_an_error_of_the_thread_comes_out_at_the_next_call(tmp_path: Path) -> No
 
     store.write(1, snapshot_of(1), {})
     saves = BackgroundCheckpoints(store, WHOLE, Leading(Checkpoint(), {}, sync_ledger, lambda step: None))
-    saves.save(2, state, {"digest": digest(state.model, state.optimizer)})
+    saves.save(2, view(state), {"digest": digest(state.model, state.optimizer)})
     saves.publish(1)
     saves.publish(2)
     assert saves.written() is None

@@ -291,6 +291,12 @@ def test_what_a_checkpoint_could_not_hold(tmp_path: Path) -> None:
     assert "cannot be kept in a checkpoint" in only(tried(tmp_path, change))
 
 
+def test_a_parameter_that_a_forward_pass_changes(tmp_path: Path) -> None:
+    """The same rows give the same result twice; but each worker would change its own."""
+    change = (LOSS, f"model[2].weight.detach().renorm_(2, 0, 0.1); {LOSS}")
+    assert "2.weight was changed in place" in only(tried(tmp_path, change))
+
+
 def test_weights_to_start_from(tmp_path: Path, finished_run: RunFolder) -> None:
     from safetensors.torch import save_file
 
