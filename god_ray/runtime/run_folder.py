@@ -177,10 +177,11 @@ class RunFolder:
 
     def read(self) -> Record:
         """The record. Raises RunNotFound when it is damaged."""
-        if self.remote:
-            with _reading(self.place):
-                working_copy.pull(self.path, self.store, ("run.json",))
-        return record.read(self.path / "run.json", _MOVES)
+        path = self.path / "run.json"
+        if not self.remote:
+            return record.read(path, _MOVES)
+        with _reading(self.place):  # what is read here counts: another thread may pull an older one
+            return record.parse(self.store.read("run.json"), path, _MOVES)
 
     def update(self, **fields: Any) -> dict[str, Any]:
         """Change fields of the record, atomically and one writer at a time."""
