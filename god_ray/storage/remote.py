@@ -21,7 +21,7 @@ from god_ray.fileuri import without_secrets
 from god_ray.storage.filesystem import Opened, open_filesystem
 from god_ray.storage.named import named
 from god_ray.storage.retrying import Retrying
-from god_ray.storage.store import check_name
+from god_ray.storage.store import check_name, is_name
 from god_ray.storage.tries import LeftBehind, Patience, Pulse, watched
 
 T = TypeVar("T")
@@ -146,7 +146,8 @@ def _save(work: Path, opened: Opened, name: str, pulse: Pulse) -> None:
 def _list(opened: Opened, prefix: str) -> dict[str, int]:
     below = fs.FileSelector(f"{opened.root}/{prefix}", allow_not_found=True, recursive=True)
     files = (info for info in opened.filesystem.get_file_info(below) if info.type == fs.FileType.File)
-    return dict(sorted((info.path[len(opened.root) + 1 :], info.size) for info in files))
+    found = {info.path[len(opened.root) + 1 :]: info.size for info in files}
+    return {name: found[name] for name in sorted(filter(is_name, found))}
 
 
 def _remove(opened: Opened, name: str) -> None:
