@@ -188,14 +188,15 @@ def evaluate(
 ) -> dict[str, float]:
     """The metrics of a run's checkpoint (the newest intact one, if not told which), measured in this process.
 
-    data: Parquet files, folders or globs instead of the run's `data.eval`; their columns must be the same.
+    data: files, folders or globs, or `file.py:function`, instead of the run's `data.eval`; their columns must
+    be the same.
     Warns of damaged checkpoints that were passed over, and of what may make the last digits differ from the
     run's own. Raises RunNotFound, UserError (no evaluation set, data or recipe at fault) or CheckpointError.
     """
     from god_ray.runtime.evaluation import evaluate as evaluate_run
 
     paths = [os.fspath(data)] if isinstance(data, str | os.PathLike) else data
-    found = evaluate_run(RunFolder.find(run, Path(storage)), paths, step, best)
+    found = evaluate_run(RunFolder.find(run, os.fspath(storage)), paths, step, best)
     for note in found.notes:
         warnings.warn(f"run {run}: {note}", stacklevel=2)
     return found.metrics

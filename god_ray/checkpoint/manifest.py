@@ -77,8 +77,11 @@ class Manifest:
         if version not in cls.READABLE:
             reads = " and ".join(map(str, cls.READABLE))
             raise OtherFormat(f"it is of format {version}; this version of god_ray reads formats {reads}")
-        files = {name: FileFact(**fact) for name, fact in inside.pop("files").items()}
-        return cls(files=files, **inside)
+        try:
+            files = {name: FileFact(**fact) for name, fact in inside.pop("files").items()}
+            return cls(files=files, **inside)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise NotIntact(f"{cls.NAME} is sound, and no manifest of ours: {error!r}") from error
 
     def check_sizes(self, found: Mapping[str, int]) -> None:
         """Every file there, with its size; `found`: what there is. Those it does not name are ignored."""

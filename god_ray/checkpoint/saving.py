@@ -82,10 +82,11 @@ class Saving:
                 files=facts,
             )
             self._text(Manifest.NAME, manifest.text())
-            for index in range(count):
-                self._store.remove(files.path(self._step, files.facts(Share(index, count), self._attempt)))
         except OSError as error:
             raise self._unwritten(len(text), error) from error
+        for index in range(count):
+            with suppress(OSError):  # it is a checkpoint already; a later prune sweeps
+                self._store.remove(files.path(self._step, files.facts(Share(index, count), self._attempt)))
 
     def _shares(self, count: int, given_up: threading.Event) -> dict[str, FileFact]:
         """Facts of all shares' files. Waits for those that are not there yet."""

@@ -9,6 +9,7 @@ Torch is imported inside the verbs that touch tensors, so listing checkpoints st
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from safetensors import SafetensorError
@@ -127,18 +128,20 @@ class CheckpointStore:
             raise Bug(f"prune(keep={keep})", "the newest checkpoint must stay", "pass keep >= 1")
         folders = self._folders()
         looks = {step: self._look(step, there) for step, there in folders.items()}
-        whole = [step for step, look in looks.items() if look == "whole"]
+        whole = [step for step, look in looks.items() if isinstance(look, Manifest)]
         protected = protect | {self._saved}  # even behind higher numbers: this is where the run is
         oldest_kept = whole[-keep:][0] if whole else 0
         gone = [
             step
             for step, look in looks.items()
-            if look in ("whole", "damaged") and step < oldest_kept and step not in protected
+            if (isinstance(look, Manifest) or look == "damaged")
+            and step < oldest_kept
+            and step not in protected
         ]
-        for step in gone:
-            self._remove(step, folders[step])
+        for step in gone:  # its manifest first, so that nobody ever takes one for whole that is half removed
+            self._remove(step, sorted(folders[step], key=lambda name: name != Manifest.NAME))
         for step in folders.keys() - set(gone):
-            self._sweep(step, folders[step], looks[step])
+            self._remove(step, self._left(step, folders[step], looks[step]))
         return gone
 
     def verify(self) -> dict[int, str]:
@@ -190,8 +193,12 @@ class CheckpointStore:
     def _ours(self, manifest: Manifest) -> bool:
         return not self.run or manifest.run in ("", self.run)
 
-    def _look(self, step: int, there: dict[str, int]) -> Literal["whole", "damaged", "unfinished", "foreign"]:
-        """At a glance, without reading tensors. One of another format is foreign: not ours to judge."""
+    def _look(
+        self, step: int, there: dict[str, int]
+    ) -> Manifest | Literal["damaged", "unfinished", "foreign"]:
+        """At a glance, without reading tensors; the manifest of a whole one. One of another format is
+        foreign: not ours to judge.
+        """
         if Manifest.NAME not in there:
             return "unfinished"
         try:
@@ -203,7 +210,7 @@ class CheckpointStore:
             return "damaged"
         except OtherFormat:
             return "foreign"
-        return "whole"
+        return manifest
 
     def _load(self, step: int) -> tuple[Snapshot, dict[str, Any]]:
         from god_ray.checkpoint.state import Snapshot
@@ -218,6 +225,8 @@ class CheckpointStore:
         scalars: dict[str, Any] = {}
         parts = {"model": model, "optimizer": optimizer, "state": scalars}
         for name in manifest.files:
+            if files.part(name) not in parts:
+                raise NotIntact(f"its manifest names {name}, which is no part of a checkpoint")
             parts[files.part(name)].update(self._file(manifest, step, name))
         snapshot = Snapshot(model, optimizer, scalars)
         if snapshot.digest() != manifest.digest:
@@ -241,29 +250,29 @@ class CheckpointStore:
         except SafetensorError as error:
             raise NotIntact(f"{name} cannot be read: {error}") from error
 
-    def _remove(self, step: int, there: dict[str, int]) -> None:
-        """Its manifest first, so that nobody ever takes one for whole that is half removed."""
+    def _remove(self, step: int, names: Iterable[str]) -> None:
         try:
-            for name in sorted(there, key=lambda name: name != Manifest.NAME):
+            for name in names:
                 self.store.remove(files.path(step, name))
         except OSError as error:
             raise CheckpointError(
-                f"could not remove the old checkpoint {self.place(step)}",
+                f"could not remove what is old in {self.place(step)}",
                 f"{error.strerror or error}",
                 "check the permissions there",
             ) from error
 
-    def _sweep(self, step: int, there: dict[str, int], look: str) -> None:
-        """What dead saves left; a later attempt's files, and of this one's what may be in progress, stay."""
-        manifest = self._sound(step) if look == "whole" else None
-        if manifest is None and look != "unfinished":
-            return
-        named = set(manifest.files) | {Manifest.NAME} if manifest else set()
-        for name in there.keys() - named:
-            attempt = files.attempt(name)
+    def _left(self, step: int, there: dict[str, int], look: Manifest | str) -> list[str]:
+        """By dead saves; a later attempt's files, and of this one's what may be in progress, stay."""
+        if isinstance(look, Manifest):
+            kept = {Manifest.NAME, *look.files}
+        else:
+            kept = set() if look == "unfinished" else set(there)
+
+        def dead(attempt: int | None) -> bool:
             ended = step <= self._saved and attempt == self.attempt
-            if attempt is not None and (attempt < self.attempt or ended):
-                self.store.remove(files.path(step, name))
+            return attempt is not None and (attempt < self.attempt or ended)
+
+        return [name for name in there.keys() - kept if dead(files.attempt(name))]
 
 
 def _meta(manifest: Manifest) -> dict[str, Any]:

@@ -39,3 +39,8 @@ def refuse(faults: Sequence[Fault]) -> DataError:
     if len(faults) > _SHOWN:
         lines.append(f"... and {len(faults) - _SHOWN} more")
     return DataError(f"{len(faults)} faults in the data:", "\n  ".join(lines), faults=list(faults))
+
+
+def first_line(error: BaseException) -> str:
+    """What a library says of a failure, short enough for a rule."""
+    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")

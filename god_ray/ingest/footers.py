@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from god_ray.ingest.columns import columns_of_leaves
-from god_ray.ingest.fault import Fault
+from god_ray.ingest.fault import Fault, first_line
 from god_ray.ingest.listing import Found
 from god_ray.storage import inputs
 
 _LENGTH_BYTES = 8  # the last ones of a Parquet file: the footer's length and "PAR1"
+_UNREADABLE_FIX = "make it readable, or take it out"
 _END_BYTES = 1 << 16  # read at one go: most footers fit
 
 
@@ -82,16 +83,15 @@ def _read(found: Found) -> Footer | Fault:
         return Fault(found.path, "", "", "the file is empty (0 bytes)", "remove it, or write it again")
     try:
         content = inputs.tried(found.path, lambda: _end_of(found.path))
+    except OSError as error:  # says nothing about what is in the file
+        return Fault(found.path, "", "", f"it cannot be read ({first_line(error)})", _UNREADABLE_FIX)
+    try:
         metadata = pq.read_metadata(pa.BufferReader(content))
         digest = hashlib.blake2b(_footer_in(content), digest_size=16).hexdigest()
         return Footer(found, metadata.schema.to_arrow_schema(), metadata, digest)
     except (OSError, pa.ArrowException) as error:
-        said = str(error).splitlines()[0].rstrip(".")
-        if isinstance(error, OSError) and error.errno:
-            rule, fix = f"it cannot be read ({said})", "make it readable, or take it out"
-        else:
-            rule, fix = f"it is not a whole Parquet file ({said})", "remove it, or write it again"
-        return Fault(found.path, "", "", rule, fix)
+        rule = f"it is not a whole Parquet file ({first_line(error)})"
+        return Fault(found.path, "", "", rule, "remove it, or write it again")
 
 
 def _end_of(path: str) -> bytes:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from god_ray.errors import DataError
+from god_ray.fileuri import has_secrets, without_secrets
+from god_ray.ingest.fault import first_line
 from god_ray.storage import inputs
-from god_ray.storage.filesystem import without_secrets
 from god_ray.storage.store import is_remote
 
 _SIDE_RULE = 'names that begin with "_" or ".", *.crc and *.tmp are side files, which do not count'
@@ -43,8 +44,8 @@ def list_files(paths: list[str]) -> list[Found]:
     found: dict[str, Found] = {}
     sides = []
     for entry in paths:
-        if is_remote(entry):
-            _refuse_secrets(entry)
+        if has_secrets(entry):
+            raise _secret(entry)
         with _naming(entry):
             side = _names_side_file(entry)
             files = [] if side else list(_expand(entry))
@@ -77,15 +78,14 @@ def list_files(paths: list[str]) -> list[Found]:
     return list(found.values())
 
 
-def _refuse_secrets(entry: str) -> None:
+def _secret(entry: str) -> DataError:
     shown = without_secrets(entry)
-    if shown != entry.rstrip("/"):
-        raise DataError(
-            f"{shown}: user and password stand in the URI",
-            "A place is kept with the run and told in messages.",
-            "take them out, and give them by the environment (AWS_ACCESS_KEY_ID and the like)",
-            file=shown,
-        )
+    return DataError(
+        f"{shown}: credentials stand in the URI",
+        "A place is kept with the run and told in messages.",
+        "take them out, and give them by the environment (AWS_ACCESS_KEY_ID and the like)",
+        file=shown,
+    )
 
 
 @contextmanager
@@ -93,9 +93,8 @@ def _naming(entry: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = str(error).splitlines()[0].rstrip(".")
         fix = "make it readable, or correct data.train or data.eval"
-        raise DataError(f"{entry} cannot be read", f"{said}.", fix, file=entry) from error
+        raise DataError(f"{entry} cannot be read", f"{first_line(error)}.", fix, file=entry) from error
 
 
 def _names_side_file(entry: str) -> bool:

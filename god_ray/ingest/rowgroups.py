@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from god_ray.errors import DataError
+from god_ray.ingest.fault import first_line
 from god_ray.plan import MAX_FRAGMENT_ROWS
 from god_ray.storage import inputs
 from god_ray.storage.store import is_remote
@@ -208,7 +209,7 @@ def _naming(path: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         raise DataError(
-            f"{path} cannot be read: {str(error).splitlines()[0]}",
+            f"{path} cannot be read: {first_line(error)}",
             "It is damaged, or gone, or not readable from this machine.",
             "restore the file and resume the run",
             file=path,

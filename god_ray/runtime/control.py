@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from god_ray.errors import RunFailed
 from god_ray.loop.request import Request
@@ -58,9 +59,13 @@ def _reaching(store: Store) -> Iterator[None]:
         ) from error
 
 
-def _read(text: bytes) -> Request:
-    said = json.loads(text)
-    return Request(str(said["kind"]), int(said["workers"]))
+def _read(text: bytes) -> Request | None:
+    """None for what nobody sent: that is no reason to end a run."""
+    try:
+        said = json.loads(text)
+        return Request(str(said["kind"]), int(said["workers"]))
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 class FileControl:
@@ -91,15 +96,17 @@ class StoreControl:
 
     def __init__(self, store: Store, ended: threading.Event | None = None) -> None:
         self._store, self._ended = store, ended
-        self._heard: Request | None = None
+        self._heard = SimpleQueue[Request | None]()
         self._seen: Request | None = None
         self._closed = threading.Event()
         threading.Thread(target=self._listen, name="control", daemon=True).start()
 
     def poll(self) -> Request | None:
         _require_going_on(self._ended)
-        heard, self._heard = self._heard, None
-        return heard
+        try:
+            return self._heard.get_nowait()
+        except Empty:
+            return None
 
     def close(self) -> None:
         self._closed.set()
@@ -112,7 +119,8 @@ class StoreControl:
                 log.warning("no command is heard just now: %s", error.why)
                 continue
             if asked != self._seen:
-                self._seen = self._heard = asked
+                self._seen = asked
+                self._heard.put(asked)
 
 
 def listen(store: Store, ended: threading.Event | None = None) -> FileControl | StoreControl:

@@ -48,7 +48,7 @@ def evaluate(
 ) -> Evaluated:
     """Of `step`, of the best checkpoint or of the newest intact one; on `data`, or on the run's own.
 
-    data: Parquet files, folders or globs. say: is told how far it is, leaf by leaf.
+    data: files, folders or globs, or `file.py:function`. say: is told how far it is, leaf by leaf.
     Raises UserError, DataError, RecipeError, RunNotFound or CheckpointError.
     """
     record = folder.read()

@@ -52,7 +52,8 @@ def held(store: Store, run: str) -> Iterator[None]:
         released.set()
         thread.join(RENEW_S)  # it may be at a store that does not answer
         try:
-            store.remove(NAME)
+            if holder(store) in ("", _me()):  # not one that was taken over while this process stood still
+                store.remove(NAME)
         except OSError as error:  # how the run ended is more than this; the lease ends by itself
             log.warning("the lease of run %s could not be given back: %s", run, error)
 
@@ -61,11 +62,14 @@ def holder(store: Store) -> str:
     """In words; "" if nobody leads the run."""
     try:
         said = json.loads(store.read(NAME))
+        pid, host, renewed_at = int(said["pid"]), str(said["host"]), float(said["at"])
     except FileNotFoundError:
         return ""
-    if time() - said["at"] > LASTS_S or _gone(said):
+    except (ValueError, KeyError, TypeError):  # nobody's: a driver renews its own within seconds
         return ""
-    return _words(said["pid"], said["host"])
+    if time() - renewed_at > LASTS_S or _gone(pid, host):
+        return ""
+    return _words(pid, host)
 
 
 def _me() -> str:
@@ -76,12 +80,12 @@ def _words(pid: int, host: str) -> str:
     return f"pid {pid} on {host}"
 
 
-def _gone(said: dict[str, object]) -> bool:
+def _gone(pid: int, host: str) -> bool:
     """A driver of this machine that died without a word need not be waited for."""
-    if said["host"] != socket.gethostname():
+    if host != socket.gethostname():
         return False
     try:
-        os.kill(int(str(said["pid"])), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:  # alive, another user's
@@ -92,6 +96,9 @@ def _gone(said: dict[str, object]) -> bool:
 def _renew(store: Store, released: threading.Event) -> None:
     while not released.wait(RENEW_S):
         try:
+            if (other := holder(store)) not in ("", _me()):
+                log.error("this process stood still for so long that %s leads the run now", other)
+                return
             _write(store)
         except OSError as error:
             log.warning("the lease of the run could not be renewed: %s", error)

@@ -73,12 +73,19 @@ class Record(dict[str, Any]):
 
 
 def read(path: Path, states: Collection[str]) -> Record:
-    """`states`: those that a run can have. Raises RunNotFound."""
+    """Raises RunNotFound."""
     try:
-        fields = json.loads(path.read_text())
+        content = path.read_bytes()
     except OSError as error:
         fix = "make it a file that can be read; if it was replaced, restore it from a copy of the run."
         raise RunNotFound(f"{path} cannot be read: {error.strerror}.", "", fix) from error
+    return parse(content, path, states)
+
+
+def parse(content: bytes, path: Path, states: Collection[str]) -> Record:
+    """`states`: those that a run can have. Raises RunNotFound, which names `path`."""
+    try:
+        fields = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise RunNotFound(f"{path} cannot be read: {error}.", f"{_DAMAGED}.", _RESTORE) from error
     if not isinstance(fields, dict) or "state" not in fields:

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from god_ray import durable
 from god_ray.errors import Bug, RunExists, RunFailed, RunNotFound, UserError
-from god_ray.fileuri import plain
+from god_ray.fileuri import has_secrets, plain, without_secrets
 from god_ray.monitor import copies
 from god_ray.runtime import lease, record, working_copy
 from god_ray.runtime.record import Record
@@ -49,6 +49,12 @@ class RunFolder:
 
     def __init__(self, place: str | Path) -> None:
         self.place = str(place)
+        if has_secrets(self.place):
+            raise UserError(
+                f"{without_secrets(self.place)}: credentials stand in the URI.",
+                "A place is kept with the run and told in messages.",
+                "take them out, and give them by the environment (AWS_ACCESS_KEY_ID and the like).",
+            )
         self.remote = is_remote(self.place)
         self.path = working_copy.folder(self.place) if self.remote else Path(place)
         self.name = self.path.name
@@ -171,10 +177,11 @@ class RunFolder:
 
     def read(self) -> Record:
         """The record. Raises RunNotFound when it is damaged."""
-        if self.remote:
-            with _reading(self.place):
-                working_copy.pull(self.path, self.store, ("run.json",))
-        return record.read(self.path / "run.json", _MOVES)
+        path = self.path / "run.json"
+        if not self.remote:
+            return record.read(path, _MOVES)
+        with _reading(self.place):  # what is read here counts: another thread may pull an older one
+            return record.parse(self.store.read("run.json"), path, _MOVES)
 
     def update(self, **fields: Any) -> dict[str, Any]:
         """Change fields of the record, atomically and one writer at a time."""

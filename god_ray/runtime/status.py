@@ -69,12 +69,12 @@ def checkpoints(folder: RunFolder) -> list[int]:
 
 
 def saved_at(folder: RunFolder, step: int) -> float:
-    """Unix second at which it became durable; now, if it has been removed this moment."""
+    """Unix second at which it became durable; now, if it has been removed this moment, or is damaged."""
     try:
         told = json.loads(folder.checkpoint_store.read(f"step-{step:08d}/manifest.json"))
-    except FileNotFoundError:
+        return float(told["content"]["written_at"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return time()
-    return float(told["content"]["written_at"])
 
 
 def _summary(folder: RunFolder, record: dict[str, Any], last: dict[str, Any] | None) -> dict[str, Any]:

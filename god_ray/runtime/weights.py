@@ -79,7 +79,7 @@ def _read(start: InitFrom, storage: str) -> dict[str, Tensor]:
         return _read_object(around, name, place)
     elif Path(place).is_file():
         return read_file(Path(place))
-    raise _nothing(Path(place), Path(storage))
+    raise _nothing(place, storage)
 
 
 def _read_object(around: str, name: str, place: str) -> dict[str, Tensor]:
@@ -108,15 +108,16 @@ def _by_all_names(snapshot: Snapshot) -> dict[str, Tensor]:
     return {**snapshot.model, **{name: snapshot.model[first] for name, first in tied.items()}}
 
 
-def _nothing(source: Path, storage: Path) -> UserError:
+def _nothing(place: str, storage: str) -> UserError:
+    source = Path(place)
     why = "It is no file, no run with a checkpoint, and no checkpoint (.../checkpoints/step-00001200)."
     fix = "name one of these."
-    if _is_run(str(source)):
+    if _is_run(place):
         why, fix = "The run has no checkpoint yet.", "wait for its first one, or name another run."
     elif not source.exists():
         why = "There is nothing at that path."
-        if _is_run(str(storage / source.name)):
-            fix = f"did you mean the run {storage / source.name}? A name alone is a path, too."
+        if _is_run(run := below(storage, source.name)):
+            fix = f"did you mean the run {run}? A name alone is a path, too."
     elif files := sorted(path.name for path in source.iterdir() if path.is_file()):
         fix = f"name one file in it: {', '.join(files[:8])}."
-    return UserError(f"init_from: {source} holds no weights.", why, fix)
+    return UserError(f"init_from: {place} holds no weights.", why, fix)

@@ -8,6 +8,7 @@ Failure shows as the store's OSError.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from god_ray.storage.store import Store, write_bytes
 
 SMALL = ("spec.yaml", "run.json")
 SOMETIMES = ("fitted.json",)
+_counter = itertools.count()
 
 
 def folder(place: str) -> Path:
@@ -31,13 +33,18 @@ def push(path: Path, store: Store, names: Iterable[str]) -> None:
 
 
 def pull(path: Path, store: Store, names: Iterable[str] = (*SMALL, *SOMETIMES)) -> None:
+    """Several threads and processes may do so at once."""
     path.mkdir(parents=True, exist_ok=True)
     for name in names:
-        work = path / f".{name}.{os.getpid()}.down"
         try:
-            work.write_bytes(store.read(name))
+            _keep(path, name, store.read(name))
         except FileNotFoundError:
             if name not in SOMETIMES:
                 raise
-        else:
-            work.rename(path / name)
+
+
+def _keep(path: Path, name: str, content: bytes) -> None:
+    """Nobody ever sees half of it."""
+    work = path / f".{name}.{os.getpid()}-{next(_counter)}.down"
+    work.write_bytes(content)
+    work.rename(path / name)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from god_ray.fileuri import has_secrets, without_secrets
+
 Path = tuple[str | int, ...]
 ABSENT = ...  # the value of a key that is not there; null is a value
 
@@ -54,6 +56,8 @@ def dotted(path: Path) -> str:
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """A value as it may be written in YAML, cut to one short line."""
+    """A value as it may be written in YAML, cut to one short line; of a URI, without credentials."""
+    if isinstance(value, str) and has_secrets(value):
+        value = without_secrets(value)
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= limit else text[: limit - 3] + "..."

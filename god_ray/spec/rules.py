@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from god_ray.fileuri import plain
+from god_ray.fileuri import has_secrets, plain
 from god_ray.spec.problem import Fault, Path
 from god_ray.spec.run import RunSpec
 
@@ -33,6 +33,9 @@ def _places(spec: RunSpec) -> Iterator[Fault]:
             plain(text or "")
         except ValueError as error:
             yield Fault(path, str(error), "write file:///..., with three slashes, or a plain path")
+        if has_secrets(text or ""):
+            fix = "take them out, and give them by the environment (AWS_ACCESS_KEY_ID and the like)"
+            yield Fault(path, "credentials stand in the URI, and a place is kept with the run", fix)
 
 
 def _length(spec: RunSpec) -> Iterator[Fault]:

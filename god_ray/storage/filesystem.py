@@ -14,6 +14,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from god_ray.fileuri import without_secrets
 from god_ray.storage.tries import Patience
 
 
@@ -34,16 +35,6 @@ HOPELESS = re.compile(r"AWS Error (NO_SUCH_|RESOURCE_NOT_FOUND|UNKNOWN \(HTTP st
 class Opened:
     filesystem: Any
     root: str
-
-
-def without_secrets(place: str) -> str:
-    """The URI without user and password; its options stay."""
-    scheme, _, rest = place.partition("://")
-    authority, slash, path = rest.partition("/")
-    user, _, host = authority.rpartition("@")
-    container = "" if scheme == "s3" else user.partition(":")[0]  # of abfs://container@account
-    path, mark, options = path.partition("?")
-    return f"{scheme}://{container and container + '@'}{host}{slash}{path}".rstrip("/") + mark + options
 
 
 def connect(place: str) -> tuple[Any, str]:

@@ -8,20 +8,19 @@ system words.
 from __future__ import annotations
 
 import errno
-import logging
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from god_ray.storage.filesystem import Opened, Outlook, cause, open_filesystem, outlook, without_secrets
+from god_ray.fileuri import without_secrets
+from god_ray.storage.filesystem import Opened, open_filesystem
+from god_ray.storage.retrying import Retrying
 from god_ray.storage.store import is_remote
 from god_ray.storage.tries import Patience
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -65,21 +64,9 @@ def below(uri: str, name: str) -> str:
     return f"{place.rstrip('/')}/{quote(name)}{mark}{options}"
 
 
-def tried(path: str, once: Callable[[], T], patience: Patience = Patience()) -> T:  # noqa: B008 - frozen
-    """What `once` returns; called again after what passes, if the path is remote, with a line in the log."""
-    for number in range(1, patience.num_tries + 1):
-        try:
-            return once()
-        except OSError as error:
-            last = number == patience.num_tries or outlook(error) is not Outlook.PASSING
-            if last or not is_remote(path):
-                raise
-            pause_s, said = patience.pause_s(number), cause(error, patience)
-            log.warning(
-                "%s: try %d failed, again in %.1f s: %s", without_secrets(path), number, pause_s, said
-            )
-            time.sleep(pause_s)
-    raise AssertionError("the last try returns or raises")
+def tried(path: str, once: Callable[[], T]) -> T:
+    """What `once` returns. If the path is remote, it is tried again as a store's verbs are: it must open."""
+    return _retrying(without_secrets(path), once) if is_remote(path) else once()
 
 
 def _walk(uri: str) -> dict[str, int]:
@@ -108,3 +95,6 @@ def _located(uri: str) -> tuple[Any, str]:
 def _opened(bucket: str) -> Opened:
     """Once per bucket: opening one asks the network for its region."""
     return open_filesystem(bucket, Patience())
+
+
+_retrying = Retrying(Patience(), _opened.cache_clear)

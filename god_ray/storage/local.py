@@ -17,7 +17,7 @@ from pathlib import Path
 from god_ray import durable
 from god_ray.storage import leftovers
 from god_ray.storage.named import named
-from god_ray.storage.store import UNFINISHED, check_name
+from god_ray.storage.store import UNFINISHED, check_name, is_name
 
 _counter = itertools.count()
 
@@ -58,11 +58,10 @@ class LocalStore:
         with named(f"{self.uri}: list of {prefix or 'all'}"):
             for parent, folders, names in os.walk(top, onerror=_unless_gone):
                 folders[:] = [folder for folder in folders if folder != UNFINISHED]
-                for name in names:
-                    path = Path(parent, name)
+                for path in (Path(parent, name) for name in names):
                     with suppress(FileNotFoundError):  # removed this moment
                         found[path.relative_to(self.root).as_posix()] = path.stat().st_size
-        return dict(sorted(found.items()))
+        return {name: found[name] for name in sorted(filter(is_name, found))}
 
     def remove(self, name: str) -> None:
         """And the folders that are empty without it."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import logging
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,12 +17,13 @@ from typing import Any, TypeVar
 
 from pyarrow import fs
 
-from god_ray.storage.filesystem import Opened, Outlook, cause, open_filesystem, outlook, without_secrets
-from god_ray.storage.named import named, os_error
-from god_ray.storage.store import check_name
+from god_ray.fileuri import without_secrets
+from god_ray.storage.filesystem import Opened, open_filesystem
+from god_ray.storage.named import named
+from god_ray.storage.retrying import Retrying
+from god_ray.storage.store import check_name, is_name
 from god_ray.storage.tries import LeftBehind, Patience, Pulse, watched
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 CHUNK_BYTES = 32 << 20
 """In memory at a time; pyarrow sends it in parts, several at once."""
@@ -33,10 +32,13 @@ CHUNK_BYTES = 32 << 20
 class RemoteStore:
     def __init__(self, place: str, patience: Patience = Patience()) -> None:  # noqa: B008 - frozen
         self.uri = without_secrets(place)
-        self.num_retries = 0
-        """Over all verbs since it was opened."""
-        self._place, self._patience = place, patience
+        self._place, self._retrying = place, Retrying(patience, self._close)
         self._opened: Opened | None = None
+
+    @property
+    def num_retries(self) -> int:
+        """Over all verbs since it was opened."""
+        return self._retrying.num_retries
 
     def write(self, name: str, fill: Callable[[Path], object]) -> None:
         check_name(name)
@@ -74,39 +76,23 @@ class RemoteStore:
             yield Path(path, "object")
 
     def _try(self, verb: str, name: str, once: Callable[[Opened, Pulse], T]) -> T:
-        doing, patience = f"{self.uri}: {verb} of {name}", self._patience
-        limits = {
-            Outlook.PASSING: patience.num_tries,
-            Outlook.REFUSED: patience.num_refused,
-            Outlook.HOPELESS: 1,
-        }
-        num_failed = 0
-        while True:
+        doing, silence_s = f"{self.uri}: {verb} of {name}", self._retrying.patience.silence_s
+        with named(doing):
             try:
-                return watched(lambda pulse: once(self._open(), pulse), patience.silence_s)
+                return self._retrying(
+                    doing, lambda: watched(lambda pulse: once(self._open(), pulse), silence_s)
+                )
             except FileNotFoundError as error:
-                raise FileNotFoundError(errno.ENOENT, f"{doing}: there is no such object") from error
-            except OSError as error:
-                num_failed += 1
-                seen, said = outlook(error), cause(error, patience)
-                if num_failed >= limits[seen]:
-                    tried = f", tried {num_failed} times" if num_failed > 1 else ""
-                    raise os_error(error.errno, f"{doing}: {said}{tried}") from error
-                if seen is Outlook.REFUSED:
-                    self._opened = None  # its credentials may have been replaced
-                pause_s = patience.pause_s(num_failed)
-                self.num_retries += 1
-                log.warning(
-                    "%s: try %d of %d failed, again in %.1f s (retry %d of this store): %s",
-                    doing, num_failed, limits[seen], pause_s, self.num_retries, said,
-                )  # fmt: skip
-                time.sleep(pause_s)
+                raise FileNotFoundError(errno.ENOENT, "there is no such object") from error
 
     def _open(self) -> Opened:
         """In the thread of a try: it may need the network."""
-        opened = self._opened or open_filesystem(self._place, self._patience)
+        opened = self._opened or open_filesystem(self._place, self._retrying.patience)
         self._opened = opened
         return opened
+
+    def _close(self) -> None:
+        self._opened = None
 
 
 def _upload(work: Path, opened: Opened, name: str, pulse: Pulse) -> None:
@@ -160,7 +146,8 @@ def _save(work: Path, opened: Opened, name: str, pulse: Pulse) -> None:
 def _list(opened: Opened, prefix: str) -> dict[str, int]:
     below = fs.FileSelector(f"{opened.root}/{prefix}", allow_not_found=True, recursive=True)
     files = (info for info in opened.filesystem.get_file_info(below) if info.type == fs.FileType.File)
-    return dict(sorted((info.path[len(opened.root) + 1 :], info.size) for info in files))
+    found = {info.path[len(opened.root) + 1 :]: info.size for info in files}
+    return {name: found[name] for name in sorted(filter(is_name, found))}
 
 
 def _remove(opened: Opened, name: str) -> None:

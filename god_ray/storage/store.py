@@ -46,7 +46,8 @@ class Store(Protocol):
     def list(self, prefix: str = "") -> dict[str, int]:
         """Name -> bytes of every object below the folder `prefix`, at any depth, sorted by name.
 
-        Empty if there is nothing. What is being written, or was left unfinished, is not listed.
+        Empty if there is nothing. What is being written, or was left unfinished, is not listed, nor what
+        others left whose name is none.
         """
         ...
 
@@ -92,9 +93,12 @@ def open_store(place: str) -> Store:
     return LocalStore(Path(plain(place)))
 
 
+def is_name(name: str) -> bool:
+    return not ({"", ".", "..", UNFINISHED} & set(name.split("/")) or "\\" in name or "\0" in name)
+
+
 def check_name(name: str, empty: bool = False) -> str:
     """`name` itself. ValueError if it is none; `empty`: whether "" may stand for the root."""
-    parts = name.split("/")
-    if (empty and not name) or not ({"", ".", "..", UNFINISHED} & set(parts) or "\\" in name or "\0" in name):
+    if (empty and not name) or is_name(name):
         return name
     raise ValueError(f"{name!r} is no name of an object: it must stay below the root, with single slashes")

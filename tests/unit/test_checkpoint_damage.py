@@ -240,3 +240,31 @@ def test_a_store_that_does_not_answer_does_not_send_a_run_back(s3: str) -> None:
 
     with pytest.raises(CheckpointError, match="503 Slow Down"):
         CheckpointStore(cast("Store", Failing(open_store(s3))), 2).newest_intact()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": {"../../model.safetensors": {"num_bytes": 1, "xxh3_128": ""}}},
+        {"files": {"share-1of1.1.json": {"num_bytes": 1, "xxh3_128": ""}}},
+        {"files": []},
+        {"files": {"state.1.json": {}}},
+        {"more": 1},
+    ],
+)
+def test_a_manifest_that_is_sound_in_itself_and_names_something_else(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    """Its own hash is right: somebody made it. What it names is never looked for outside."""
+    store = CheckpointStore(LocalStore(tmp_path), 1)
+    save(store, 10, 20)
+    path = tmp_path / "step-00000020" / Manifest.NAME
+    envelope = json.loads(path.read_bytes())
+    envelope["content"] |= change
+    canonical = json.dumps(envelope["content"], sort_keys=True, separators=(",", ":"))
+    sealed = f"{envelope['format']}\n{canonical}".encode()
+    path.write_text(json.dumps(envelope | {"xxh3_128": xxhash.xxh3_128_hexdigest(sealed)}))
+    found = store.newest_intact()
+    assert found is not None
+    assert (found.step, len(found.skipped)) == (10, 1)
+    assert found.skipped[0].startswith("step-00000020: ")

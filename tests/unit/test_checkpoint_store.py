@@ -289,6 +289,21 @@ def test_already_gone_is_no_error(tmp_path: Path) -> None:
     assert CheckpointStore(LocalStore(tmp_path), 1).steps() == [3]
 
 
+def test_a_word_that_cannot_be_removed_does_not_undo_a_checkpoint(tmp_path: Path) -> None:
+    class Sticky(LocalStore):
+        def remove(self, name: str) -> None:
+            raise PermissionError(13, "Permission denied", name)
+
+    save(CheckpointStore(Sticky(tmp_path), 1), 1)
+    store = CheckpointStore(LocalStore(tmp_path), 2)
+    assert (store.steps(), store.verify()) == ([1], {})
+    assert (tmp_path / "step-00000001/share-1of1.1.json").exists()
+    with pytest.raises(CheckpointError, match=r"could not remove what is old in .*step-00000001"):
+        CheckpointStore(Sticky(tmp_path), 2).prune(1, set())
+    store.prune(1, set())
+    assert not (tmp_path / "step-00000001/share-1of1.1.json").exists()
+
+
 def test_what_dead_saves_left_is_swept_and_the_rest_is_let_be(at: At) -> None:
     left = ["step-00000005/model-1of2.2.safetensors", "step-00000003/share-1of2.1.json"]
     own_and_done = ["step-00000004/optimizer-2of2.3.safetensors"]

@@ -234,7 +234,7 @@ def test_uris(tmp_path: Path, s3: str) -> None:
         f"{uri}/_SUCCESS": "only a side file",
         f"{uri}/nothing": "no data there",
         f"{s3}-gone/x": "cannot be read|no data there",
-        "s3://key:secret@bucket/x": "user and password stand in the URI",
+        "s3://key:secret@bucket/x": "credentials stand in the URI",
     }.items():
         with pytest.raises(DataError, match=said) as caught:
             ParquetSource.open([entry])

@@ -370,3 +370,7 @@ def test_weights_in_a_bucket(
         initialise(model, spec_of(f"{s3}/{place}"))
         assert same(bits(model), wanted), place
     assert "there is no such object" in refused(net(), f"{s3}/other.pt").why
+    write_bytes(bucket, "runs/new/run.json", (finished_run.path / "run.json").read_bytes())
+    error = refused(net(), f"{s3}/runs/new")
+    assert error.what == f"init_from: {s3}/runs/new holds no weights."
+    assert error.why == "The run has no checkpoint yet."

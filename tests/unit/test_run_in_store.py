@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ from waiting import until
 
 from god_ray.errors import RunExists, RunNotFound, UserError
 from god_ray.loop.request import Request
-from god_ray.runtime import control, lease
+from god_ray.runtime import control, lease, working_copy
 from god_ray.runtime.run_folder import RunFolder, run_names
 from god_ray.runtime.status import listing
-from god_ray.storage.store import write_bytes
+from god_ray.storage.store import open_store, write_bytes
 
 
 @pytest.fixture
@@ -138,3 +139,61 @@ def test_a_command_from_another_machine_is_heard_once(
 def test_a_storage_that_cannot_be_reached_is_named(s3: str, machine: object) -> None:
     with pytest.raises(UserError, match=r"s3://no-such-bucket-here/runs/demo cannot be created"):
         made("s3://no-such-bucket-here/runs")
+
+
+def test_a_lease_that_was_taken_over_is_left_alone(
+    s3: str, machine: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A driver that stood still for a minute must not push out the one that leads the run now."""
+    monkeypatch.setattr(lease, "RENEW_S", 0.01)
+    run = made(s3)
+    other = json.dumps({"pid": 1, "host": "elsewhere", "at": 4e9}).encode()
+    with run.drive():
+
+        def seen() -> bool:
+            write_bytes(run.store, lease.NAME, other)  # again: a renewal may be on its way
+            return "pid 1 on elsewhere leads the run now" in caplog.text
+
+        until(seen, "it sees the other")
+        assert run.store.read(lease.NAME) == other
+    assert run.store.read(lease.NAME) == other
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"pid": null, "host": 1, "at": "x"}'])
+def test_a_lease_that_is_none_holds_nobody(tmp_path: Path, content: bytes) -> None:
+    store = open_store(str(tmp_path))
+    write_bytes(store, lease.NAME, content)
+    assert lease.holder(store) == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"kind": "stop"}', b'{"kind": "resize", "workers": "x"}'])
+def test_a_command_that_is_none_is_passed_over(tmp_path: Path, content: bytes) -> None:
+    store = open_store(str(tmp_path))
+    ear = control.listen(store)
+    write_bytes(store, control.REQUEST, content)
+    assert control.pending(store) is None
+    assert ear.poll() is None
+    control.send(store, Request("stop"))
+    assert ear.poll() == Request("stop")
+
+
+def test_threads_that_pull_at_once_see_whole_files(tmp_path: Path) -> None:
+    """The driver, its progress and its workers on one machine share the working copy."""
+    store = open_store(str(tmp_path / "store"))
+    texts = [json.dumps({"n": n, "filling": "x" * 20_000}) for n in range(2)]
+    write_bytes(store, "run.json", texts[0].encode())
+    folder = tmp_path / "copy"
+
+    def pull(thread: int) -> set[str]:
+        seen = set()
+        for turn in range(100):
+            if thread == 0:
+                write_bytes(store, "run.json", texts[turn % 2].encode())
+            working_copy.pull(folder, store, ("run.json",))
+            seen.add((folder / "run.json").read_text())
+        return seen
+
+    with ThreadPoolExecutor(4) as pool:
+        for seen in pool.map(pull, range(4)):
+            assert seen <= set(texts)
+    assert os.listdir(folder) == ["run.json"]

@@ -83,7 +83,7 @@ def test_the_same_bits_from_a_bucket_and_from_any_machine(
     assert {name: t.tolist() for name, t in ours.items()} == {name: t.tolist() for name, t in theirs.items()}
     names = [name for name in there.store.list() if not name.startswith(("ledger/", "checkpoints/"))]
     assert names == ["run.json", "spec.yaml"]
-    assert api.evaluate(f"{s3}/demo") == {**result.metrics}
+    assert api.evaluate(f"{s3}/demo") == api.evaluate("demo", storage=s3) == {**result.metrics}
 
 
 def test_stopped_here_resumed_there(

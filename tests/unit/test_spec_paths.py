@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from god_ray.errors import SpecError
+from god_ray.errors import SpecError, UserError
+from god_ray.runtime.run_folder import RunFolder
 from god_ray.spec import load, resolved_yaml
 from god_ray.storage.store import open_store, write_bytes
 
@@ -89,3 +90,16 @@ def test_a_file_uri_with_a_host_is_refused_everywhere_at_once(here: Path) -> Non
     )
     with pytest.raises(ValueError, match="names the machine 'data'"):
         open_store(wrong)
+
+
+@pytest.mark.parametrize("key", ["storage", "init_from", "data.train"])
+def test_credentials_in_a_place_are_refused_and_not_shown(here: Path, key: str) -> None:
+    """Every place is kept in run.json and spec.yaml."""
+    fields = {key: "s3://KEY:TOPSECRET@bucket/x"}
+    with pytest.raises(SpecError, match=r"credentials stand in the URI") as caught:
+        load("../project/run.yaml", tuple(f"{k}={v}" for k, v in fields.items()))
+    assert key in str(caught.value)
+    assert "TOPSECRET" not in str(caught.value)
+    with pytest.raises(UserError, match=r"^s3://bucket/x/demo: credentials stand in the URI") as caught_too:
+        RunFolder.find("demo", fields[key])
+    assert "TOPSECRET" not in str(caught_too.value)

@@ -174,3 +174,11 @@ def test_a_root_behind_a_symlink(tmp_path: Path) -> None:
     (tmp_path / "runs").symlink_to(tmp_path / "disk")
     write(LocalStore(tmp_path / "runs"), "a/y")
     assert LocalStore(tmp_path / "disk").list() == LocalStore(tmp_path / "runs").list() == {"a/y": 3}
+
+
+def test_what_others_left_under_no_name_of_ours_is_not_listed(store: LocalStore) -> None:
+    """Whoever got such a name could not read or remove it."""
+    (store.root / "a\\b").write_text("")
+    (store.root / "c\\d").mkdir()
+    (store.root / "c\\d" / "e").write_text("")
+    assert store.list() == {"x": len(BEFORE)}

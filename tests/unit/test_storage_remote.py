@@ -10,8 +10,8 @@ import pytest
 from flaky_s3 import Fault, Flaky, answer, calm, every, matching, only_key, reset, stall, trickle
 from s3 import Endpoint
 
-from god_ray.storage import remote
-from god_ray.storage.filesystem import without_secrets
+from god_ray.fileuri import without_secrets
+from god_ray.storage import retrying
 from god_ray.storage.remote import RemoteStore
 from god_ray.storage.store import write_bytes
 from god_ray.storage.tries import Patience
@@ -62,7 +62,7 @@ def test_every_7th_request_fails_and_nobody_notices_but_the_log(
         store.remove(name)
     assert behind() == {}
     assert flaky.failed
-    lines = [record.getMessage() for record in caplog.records if record.name == remote.__name__]
+    lines = [record.getMessage() for record in caplog.records if record.name == retrying.__name__]
     assert 0 < len(lines) == store.num_retries
     assert f"(retry {len(lines)} of this store)" in lines[-1]
     assert all(f"{store.uri}: " in line and "try 1 of 4 failed, again in" in line for line in lines)
@@ -232,6 +232,8 @@ def test_a_wrong_uri_is_an_error_of_the_first_verb_without_secrets(place: str, s
         ),
         ("abfs://:S@account/container", "abfs://account/container"),
         ("gs://bucket/runs", "gs://bucket/runs"),
+        ("abfs://c@a/runs?tenant_id=T&client_secret=S", "abfs://c@a/runs?tenant_id=T"),
+        ("abfs://c@a/runs?sig=S", "abfs://c@a/runs"),
     ],
 )
 def test_a_place_is_shown_without_credentials(place: str, said: str) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.feather
 
 from god_ray.errors import DataError
-from god_ray.ingest.fault import Fault, refuse
+from god_ray.ingest.fault import Fault, first_line, refuse
 from god_ray.ingest.listing import Found
 from god_ray.ingest.sources.progress import Say, Ticker
 
@@ -47,7 +47,7 @@ class ArrowFiles:
                 schema = pa.unify_schemas([schema, mine], promote_options="default")
             except pa.ArrowException as error:
                 fix = "write all files with one schema"
-                faults.append(Fault(file.path, "", "", str(error).splitlines()[0].rstrip("."), fix))
+                faults.append(Fault(file.path, "", "", first_line(error), fix))
         if faults:
             raise refuse(faults)
         return schema
@@ -91,8 +91,7 @@ def _whole(file: Found) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        rule = f"it is not a whole Arrow file ({said})"
+        rule = f"it is not a whole Arrow file ({first_line(error)})"
         raise _refused(file, rule) from error
 
 

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from god_ray.errors import DataError
+from god_ray.ingest.fault import first_line
 
 Say = Callable[[str], object]
 EVERY_S = 2.0
@@ -72,6 +73,5 @@ def _readable(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:
-        said = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         fix = "restore it, or take it out"
-        raise DataError(f"{path} cannot be read: {said}.", "", fix, file=path) from error
+        raise DataError(f"{path} cannot be read: {first_line(error)}.", "", fix, file=path) from error
