@@ -59,8 +59,15 @@ def _moments(column: pa.ChunkedArray, name: str, where: str) -> tuple[int, float
         what = f"column {name} holds {wrong} values that are infinite or not numbers"
         raise refused(where, what, "They have no mean.", "replace them in data.preprocess", name)
     first = values[0]  # taken away, so that the mean of equal values is exactly theirs
-    mean = first + math.fsum(values - first) / len(values)
-    return len(values), mean, math.fsum((values - mean) ** 2)
+    try:
+        with np.errstate(over="ignore"):
+            mean = first + math.fsum(values - first) / len(values)
+            squares = math.fsum((values - mean) ** 2)
+    except (OverflowError, ValueError):  # told once all is joined
+        return len(values), 0.0, math.inf
+    if squares == 0 and (values != first).any():
+        return len(values), 0.0, math.inf
+    return len(values), mean, squares
 
 
 def join(summaries: Iterable[str], wanted: Wanted) -> Fitted:
@@ -70,19 +77,22 @@ def join(summaries: Iterable[str], wanted: Wanted) -> Fitted:
         for name, part in json.loads(text).items():
             kind = kind_of(wanted[name])
             if kind == "scale":
-                held[name] = _together(held.get(name, (0, 0.0, 0.0)), part)
+                held[name] = _together(held[name], part) if name in held else part
             elif kind == "categories":
                 held.setdefault(name, set()).update(part)
                 _refuse_too_many(name, held[name])
             else:
                 held.setdefault(name, Counter()).update(part)
-    return {name: _finished(held[name], wanted[name]) for name in wanted}
+    return {name: _finished(name, held[name], wanted[name]) for name in wanted}
 
 
 def _together(a: tuple[int, float, float], b: tuple[int, float, float]) -> tuple[int, float, float]:
     """Chan, Golub and LeVeque (1979): moments of a joined set."""
     count, apart = a[0] + b[0], b[1] - a[1]
-    return count, a[1] + apart * b[0] / count, a[2] + b[2] + apart * apart * a[0] * b[0] / count
+    square = apart * apart
+    if apart and not square:
+        square = math.inf  # too small for a float
+    return count, a[1] + apart * b[0] / count, a[2] + b[2] + square * a[0] * b[0] / count
 
 
 def _refuse_too_many(name: str, values: set[Any]) -> None:
@@ -95,10 +105,17 @@ def _refuse_too_many(name: str, values: set[Any]) -> None:
         )
 
 
-def _finished(held: Any, wanted: Any) -> Statistic:
+def _finished(name: str, held: Any, wanted: Any) -> Statistic:
     kind = kind_of(wanted)
     if kind == "scale":
         count, mean, squares = held
+        if not (math.isfinite(mean) and math.isfinite(squares)):
+            raise DataError(
+                f"column {name} holds numbers too far apart, or too close, to be scaled.",
+                "The squares of their distances from the mean are beyond float64.",
+                "bring them into a usual range in data.preprocess",
+                column=name,
+            )
         return Scale(mean, math.sqrt(squares / count))
     if kind == "categories":
         return Categories(tuple(sorted(held)))

@@ -18,10 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from god_ray.errors import DataError
-from god_ray.ingest.columns import describe
+from god_ray.ingest.columns import HIDDEN, describe
 from god_ray.ingest.sources.copies import origin
 
 FORMAT = 1
+_ANY_WHOLE = pa.decimal128(20)
+"""Holds every int64 and every uint64."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,17 @@ class Categories:
         return len(self.values)
 
     @cached_property
-    def _known(self) -> pa.Array:
-        return pa.array(self.values)
+    def known(self) -> pa.Array:
+        whole = type(self.values[0]) is int
+        return pa.array(self.values, _ANY_WHOLE if whole else None)
 
     def apply(self, column: pa.ChunkedArray) -> pa.Array:
         """Raises ValueError with the first value that has no code."""
         column = _simple(column)
-        if column.type != self._known.type:
+        alike = column.cast(_ANY_WHOLE) if pa.types.is_integer(column.type) else column
+        if alike.type != self.known.type:
             raise TypeError
-        codes = pc.index_in(column, value_set=self._known)
+        codes = pc.index_in(alike, value_set=self.known)
         if codes.null_count:
             raise ValueError(column[pc.index(codes.is_null(), True).as_py()].as_py())
         return pc.cast(codes, pa.int64()).combine_chunks()
@@ -103,7 +107,7 @@ def column_to_fit(table: pa.Table, name: str, kind: str, where: str) -> pa.Chunk
     """A column that can be fitted or replaced. Raises DataError."""
     fix = "correct data.fit, or make the column in data.preprocess"
     if name not in table.column_names:
-        names = ", ".join(table.column_names)
+        names = ", ".join(found for found in table.column_names if found not in HIDDEN)
         raise refused(where, f"data.fit names column {name}, which is not there", f"There are {names}.", fix)
     column = _simple(table.column(name))
     rule, fits = _ACCEPTED[kind]
@@ -168,7 +172,8 @@ def apply_fitted(fitted: Fitted, table: pa.Table, where: str) -> pa.Table:
 
 
 def _typed(statistic: Statistic) -> str:
-    return str(pa.array(getattr(statistic, "values", ())).type)
+    kind = statistic.known.type if isinstance(statistic, Categories) else pa.string()
+    return "whole numbers" if kind == _ANY_WHOLE else str(kind)
 
 
 def refused(where: str, what: str, why: str, fix: str, column: str = "") -> DataError:

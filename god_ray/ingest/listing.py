@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,12 +116,16 @@ def _expand(entry: str) -> Iterator[Found]:
         yield _file(entry, os.path.dirname(entry))
     elif glob.has_magic(entry):
         root = _fixed_part(entry)
-        for path in sorted(glob.glob(entry, recursive=True)):
+        if "**" in entry:  # glob.glob would follow links that lead back for ever
+            pattern = os.path.relpath(entry, root).split(os.sep)
+            yield from (file for file in _walk(root, root) if _matches(file.name.split("/"), pattern))
+            return
+        for path in sorted(glob.glob(entry)):
             if any(map(_is_side, os.path.relpath(path, root).split(os.sep))):
                 continue
             if not os.path.isdir(path):
                 yield _file(path, root)
-            elif "**" not in entry:  # which matches what is inside by itself
+            else:
                 yield from _walk(path, root)
 
 
@@ -152,21 +157,41 @@ def _matches(parts: list[str], pattern: list[str]) -> bool:
 
 def _walk(folder: str, root: str) -> Iterator[Found]:
     inside = []
-    for parent, folders, names in os.walk(folder, followlinks=True):
+    first: dict[tuple[int, int], str] = {}
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=_raise):
         _refuse_table(parent, set(folders))
+        about = os.stat(parent)
+        if (other := first.setdefault((about.st_dev, about.st_ino), parent)) != parent:
+            raise DataError(
+                f"{parent} and {other} are one folder",
+                "A link leads to it; each row is used exactly once in an epoch.",
+                "remove the link, or name the files that are meant, for example with a pattern",
+                file=parent,
+            )
         folders[:] = [name for name in folders if not _is_side(name)]
         inside += [os.path.join(parent, name) for name in names if not _is_side(name)]
     yield from (_file(path, root) for path in sorted(inside))
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def _file(path: str, root: str) -> Found:
+    fix = "restore it, or take it out"
     try:
-        size = os.path.getsize(path)
+        about = os.stat(path)
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read", f"{error.strerror}.", "restore it, or take it out", file=path
-        ) from error
-    return Found(path, os.path.relpath(path, root).replace(os.sep, "/"), size)
+        raise DataError(f"{path} cannot be read", f"{error.strerror}.", fix, file=path) from error
+    if not stat.S_ISREG(about.st_mode):
+        why = "It is a pipe, a socket or a device: it has no size, and can't be read twice."
+        raise DataError(f"{path} is no file", why, "write what comes out of it to a file", file=path)
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        raise DataError(f"{shown} has a name that is not UTF-8", "", "rename it", file=shown) from error
+    return Found(path, os.path.relpath(path, root).replace(os.sep, "/"), about.st_size)
 
 
 def _is_side(name: str) -> bool:

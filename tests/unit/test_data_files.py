@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -55,6 +56,34 @@ def test_side_files(tmp_path: Path) -> None:
         text = refused(data / name, tmp_path)
         assert "DATA: only a side file" in text
         assert "point at the data, or give the file another name" in text
+
+
+@pytest.mark.parametrize("entry", ["data", "data/**", "data/**/*.parquet", "data/*"])
+def test_links_that_lead_back_are_refused(tmp_path: Path, entry: str) -> None:
+    """Two of them, which to follow would take for ever, and two that are in each other's folders."""
+    put(tmp_path / "data" / "a" / "x.parquet", {"x": [1.0]})
+    assert found(tmp_path / entry) == [str(tmp_path / "data" / "a" / "x.parquet")]
+    for name in ("one", "two"):
+        (tmp_path / "data" / "a" / name).symlink_to("../..")
+    with pytest.raises(DataError, match=r"data.* are one folder\n.*A link leads to it"):
+        found(tmp_path / entry)
+
+
+def test_what_is_no_file_is_refused_unread(tmp_path: Path) -> None:
+    """A pipe has no end to wait for."""
+    for name in ("pipe.csv", "pipe.parquet"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(DataError, match=rf"{name} is no file\n.*a pipe, a socket or a device"):
+            found(tmp_path / name)
+    with pytest.raises(DataError, match=r"pipe\.csv is no file"):
+        found(tmp_path)
+
+
+def test_a_name_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path / "x.parquet", {"x": [1.0]})
+    os.rename(path, os.fsencode(tmp_path) + b"/x\xff.parquet")
+    with pytest.raises(DataError, match=r"x\\xff\.parquet has a name that is not UTF-8\n  Fix: rename it"):
+        found(tmp_path)
 
 
 @pytest.mark.parametrize("log", ["_delta_log", ".hoodie", "_spark_metadata"])

@@ -164,3 +164,43 @@ def test_how_the_rows_are_read_does_not_show(tmp_path: Path, monkeypatch: pytest
     assert len(results) == 1
     expected = fitted(table.to_pydict(), wanted, range(37, 1000, 37))
     assert results == {to_json(expected)}
+
+
+@pytest.mark.parametrize("edges", [[], [1], [2, 3]])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1e308, -1e308, 1e308, 0.0],
+        [1e200, -1e200, 1e200, 0.0],
+        [5e-324, 0.0, 0.0, 0.0],
+        [1e-200, 2e-200, 0.0, 0.0],
+    ],
+)
+def test_numbers_whose_squares_are_no_floats_are_refused(values: list[float], edges: list[int]) -> None:
+    with pytest.raises(DataError, match=r"column x holds numbers too far apart, or too close, to be scaled"):
+        fitted({"x": values}, {"x": "scale"}, edges)
+
+
+@pytest.mark.parametrize("edges", [[], [1], [2, 3]])
+def test_equal_values_of_any_size_are_scaled_to_zero(edges: list[int]) -> None:
+    for value in (1.7e308, 5e-324, -0.0, 0.1):
+        assert fitted({"x": [value] * 4}, {"x": "scale"}, edges) == {"x": Scale(value, 0.0)}
+
+
+def test_categories_of_unsigned_numbers_beyond_int64() -> None:
+    """Hashes as ids; what is signed in one set and unsigned in the other is the same number."""
+    ids = [2**64 - 1, 5, 2**63, 2**63 - 1]
+    found = fitted({"x": pa.array(ids, pa.uint64())}, {"x": "categories"}, [2])
+    assert found == from_json(to_json(found)) == {"x": Categories((5, 2**63 - 1, 2**63, 2**64 - 1))}
+
+    def codes(kind: pa.DataType, values: list[int]) -> list[int]:
+        table = pa.table({"x": pa.array(values, kind)})
+        return list(apply_fitted(found, table, "f.parquet")["x"].to_pylist())
+
+    assert codes(pa.uint64(), ids) == [3, 0, 2, 1]
+    assert codes(pa.int64(), [5, 2**63 - 1]) == codes(pa.uint64(), [5, 2**63 - 1]) == [0, 1]
+    assert codes(pa.int8(), [5]) == [0]
+    with pytest.raises(DataError, match=r"column x holds -1, which no row of the training set has"):
+        codes(pa.int64(), [5, -1])
+    with pytest.raises(DataError, match=r"column x is string, and its categories are whole numbers"):
+        apply_fitted(found, pa.table({"x": ["5"]}), "f.parquet")

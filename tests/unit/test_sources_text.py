@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -212,12 +213,44 @@ def test_json_lines(tmp_path: Path) -> None:
         ('{"a": 9223372036854775808}', r"t\.jsonl:2: column a: 9223372036854775808 is beyond int64"),
         ('{"a": 9007199254740993}\n{"a": 0.5}', r"t\.jsonl:2: column a \(double\): 9007199254740993 is no"),
         ('{"b": "\udce9"}', r"t\.jsonl:2: byte 0xe9 is not UTF-8 text"),
+        ('{"b": [1, -1e400]}', r"t\.jsonl:2: it is not JSON \(-1e400 is beyond float64"),
+        ('{"\\ud800": 1}', r"t\.jsonl:2: it is not JSON \(.*surrogates not allowed"),
+        ('{"b": ' + "[" * 500 + "]" * 500 + "}", r"t\.jsonl:2: its lists are nested too deep"),
     ],
 )
 def test_a_broken_line_of_json_is_named(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "t.jsonl").write_text(f'{{"a": 1}}\n{line}\n', errors="surrogateescape")
     with pytest.raises(DataError, match=said):
         source_of(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("int64", [1, 2.0, -3.0], 1.5),
+        ("int8", [1, -128.0], 128),
+        ("int64", [0], True),
+        ("float32", [0.5, 16777216, float("inf")], 1e39),
+        ("float32", [0], 16777217),
+        ("bool", [True], 1),
+    ],
+)
+def test_json_keeps_given_types_exactly(tmp_path: Path, kind: str, good: list[Any], bad: Any) -> None:
+    (tmp_path / "good.jsonl").write_text("".join(json.dumps({"a": value}) + "\n" for value in good))
+    assert rows_of(source_of(tmp_path / "good.jsonl", types={"a": kind}))["a"].to_pylist() == good
+    (tmp_path / "bad.jsonl").write_text(f'{{"a": null}}\n{{"a": {json.dumps(bad)}}}\n')
+    shown = re.escape(json.dumps(bad))
+    with pytest.raises(DataError, match=rf"bad\.jsonl:2: column a .*: {shown} is no such value"):
+        source_of(tmp_path / "bad.jsonl", types={"a": kind})
+
+
+def test_json_of_an_evaluation_set_is_not_cut_to_the_types_of_the_training_set(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"a": [1, 2], "s": {"t": 1}}\n')
+    train = source_of(tmp_path / "train.jsonl")
+    for row in ({"a": [1, 2.5]}, {"s": {"t": 0.5}}, {"s": {"t": 1, "u": 2}}):
+        (tmp_path / "eval.jsonl").write_text(json.dumps(row) + "\n")
+        with pytest.raises(DataError, match=r"eval\.jsonl:1: column [as] .* is no such value"):
+            source_of(tmp_path / "eval.jsonl", like=train)
 
 
 def test_arrow_and_feather(tmp_path: Path) -> None:
@@ -236,6 +269,21 @@ def test_arrow_and_feather(tmp_path: Path) -> None:
     (tmp_path / "3.arrow").write_bytes((tmp_path / "0.arrow").read_bytes()[:-20])
     with pytest.raises(DataError, match=r"3\.arrow: it is not a whole Arrow file"):
         source_of(tmp_path / "3.arrow")
+
+
+def test_types_that_parquet_does_not_have_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"a": 1, "s": {}}\n')
+    with pytest.raises(
+        DataError, match=r"^column s \(struct<>\): Parquet, in which a copy is kept, has no such"
+    ):
+        source_of(tmp_path / "t.jsonl")
+    ends = pa.RunEndEncodedArray.from_arrays([2, 3], ["x", "y"])
+    spans = pa.array([pa.MonthDayNano([1, 2, 3])] * 3)
+    table = pa.table({"a": [1, 2, 3], "e": ends, "i": spans})
+    with pa.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match=r"(?s)2 faults.*column e \(run_end.*column i \(month_day_nano"):
+        source_of(tmp_path / "t.arrow")
 
 
 def test_files_of_several_kinds_are_refused(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from god_ray.errors import UserError
+from god_ray.ingest.fault import Fault, refuse
 from god_ray.plan import MAX_FRAGMENT_ROWS
 from god_ray.storage.store import Store, above, below, open_store
 
@@ -137,11 +138,31 @@ def write_groups(groups: Iterable[pa.Table], path: Path) -> None:
     try:
         for group in groups:
             if writer is None:
-                writer = pq.ParquetWriter(path, group.schema, write_page_checksum=True)
+                writer = _writer(path, group.schema)
             writer.write_table(group, row_group_size=group.num_rows)
     finally:
         if writer is not None:
             writer.close()
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """Raises DataError for types that Parquet does not have."""
+    try:
+        return pq.ParquetWriter(path, schema, write_page_checksum=True)
+    except pa.ArrowNotImplementedError:
+        rule, fix = (
+            "Parquet has no such type, and what is not Parquet becomes Parquet",
+            "make it another type",
+        )
+        raise refuse([Fault("", f.name, str(f.type), rule, fix) for f in schema if not _is_kept(f)]) from None
+
+
+def _is_kept(field: pa.Field) -> bool:
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _regroup(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

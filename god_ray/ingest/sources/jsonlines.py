@@ -8,6 +8,7 @@ float64 where that is exact. A broken line shows as a DataError with file and li
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -22,6 +23,8 @@ from god_ray.ingest.listing import Found
 from god_ray.ingest.sources.progress import Say, Ticker, bytes_of
 
 ROWS = 16_384
+_ONE_A_LINE = "write one object a line"
+_LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 class Clash(Exception):
@@ -63,6 +66,8 @@ class JsonLines:
                         kinds[name] = known or merge(kinds.get(name, pa.null()), kind_of(value))
                     except Clash as clash:
                         raise refuse([_mixed(file, line, name, str(clash))]) from None
+                    except RecursionError:
+                        raise _broken(file, line, "its lists are nested too deep", _ONE_A_LINE) from None
                     if known or not isinstance(value, list | dict):
                         settled.add((name, type(value)))
         missing = [name for name in self.types if self.closed and name not in kinds]
@@ -81,10 +86,11 @@ class JsonLines:
                     yield number, _object(file, number, line)
 
     def _table(self, file: Found, rows: list[tuple[int, dict[str, Any]]], schema: pa.Schema) -> pa.Table:
-        return pa.table(
-            [_column(file, [(at, row.get(field.name)) for at, row in rows], field) for field in schema],
-            schema=schema,
-        )
+        columns = [
+            _column(file, [(at, row.get(field.name)) for at, row in rows], field, field.name in self.types)
+            for field in schema
+        ]
+        return pa.table(columns, schema=schema)
 
 
 def kind_of(value: Any) -> pa.DataType:
@@ -134,13 +140,13 @@ def _word(kind: pa.DataType) -> str:
     return "a list" if pa.types.is_list(kind) else str(kind)
 
 
-def _column(file: Found, values: list[tuple[int, Any]], field: pa.Field) -> pa.Array:
+def _column(file: Found, values: list[tuple[int, Any]], field: pa.Field, given: bool) -> pa.Array:
     try:
-        return _array([value for _, value in values], field.type)
+        return _array([value for _, value in values], field.type, given)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         for line, value in values:
             try:
-                _array([value], field.type)
+                _array([value], field.type, given)
             except (pa.ArrowException, TypeError, ValueError, OverflowError):
                 shown = json.dumps(value)[:60]
                 fix = "correct the value, or the type in data.types"
@@ -150,10 +156,26 @@ def _column(file: Found, values: list[tuple[int, Any]], field: pa.Field) -> pa.A
         raise
 
 
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _array(values: list[Any], kind: pa.DataType, given: bool) -> pa.Array:
+    """`given`: the type was not told from these values, and pyarrow cuts some of them to it in silence."""
     if pa.types.is_temporal(kind):
         return pc.cast(pa.array(values, pa.string()), kind)
+    if given and not all(_holds(kind, value) for value in values):
+        raise ValueError(values)
     return pa.array(values, kind)
+
+
+def _holds(kind: pa.DataType, value: Any) -> bool:
+    if isinstance(value, list):
+        return not pa.types.is_list(kind) or all(_holds(kind.value_type, inner) for inner in value)
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        kinds = {field.name: field.type for field in kind}
+        return all(name in kinds and _holds(kinds[name], inner) for name, inner in value.items())
+    if isinstance(value, float) and pa.types.is_integer(kind):
+        return value.is_integer()
+    if isinstance(value, float) and kind == pa.float32():
+        return abs(value) <= _LARGEST_FLOAT32 or not math.isfinite(value)
+    return True
 
 
 def _mixed(file: Found, line: int, name: str, clash: str) -> Fault:
@@ -169,7 +191,7 @@ def _object(file: Found, number: int, line: bytes) -> dict[str, Any]:
         raise _broken(file, number, rule, "save the file as UTF-8") from error
     except (ValueError, RecursionError) as error:
         said = str(error).split(": line")[0]
-        raise _broken(file, number, f"it is not JSON ({said})", "write one object a line") from error
+        raise _broken(file, number, f"it is not JSON ({said})", _ONE_A_LINE) from error
     if not isinstance(row, dict):
         rule = f"it holds a {type(row).__name__}, and a row is an object"
         raise _broken(file, number, rule, 'write one object a line: {"x": 1, "y": 2}')
@@ -181,10 +203,20 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} is there twice")
+    for name in row:
+        if not name.isascii():
+            name.encode()  # half a surrogate pair is a ValueError
     return row
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_distinct)
+def _real(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is beyond float64")
+    return value
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_distinct, parse_float=_real)
 
 
 def _broken(file: Found, number: int, rule: str, fix: str) -> DataError:
