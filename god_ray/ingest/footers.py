@@ -82,16 +82,17 @@ def _read(found: Found) -> Footer | Fault:
         return Fault(found.path, "", "", "the file is empty (0 bytes)", "remove it, or write it again")
     try:
         content = inputs.tried(found.path, lambda: _end_of(found.path))
+    except OSError as error:
+        said = str(error).splitlines()[0].rstrip(".")
+        return Fault(found.path, "", "", f"it cannot be read ({said})", "make it readable, or take it out")
+    try:
         metadata = pq.read_metadata(pa.BufferReader(content))
         digest = hashlib.blake2b(_footer_in(content), digest_size=16).hexdigest()
         return Footer(found, metadata.schema.to_arrow_schema(), metadata, digest)
     except (OSError, pa.ArrowException) as error:
         said = str(error).splitlines()[0].rstrip(".")
-        if isinstance(error, OSError) and error.errno:
-            rule, fix = f"it cannot be read ({said})", "make it readable, or take it out"
-        else:
-            rule, fix = f"it is not a whole Parquet file ({said})", "remove it, or write it again"
-        return Fault(found.path, "", "", rule, fix)
+        rule = f"it is not a whole Parquet file ({said})"
+        return Fault(found.path, "", "", rule, "remove it, or write it again")
 
 
 def _end_of(path: str) -> bytes:

@@ -2,26 +2,23 @@
 
 In: an absolute path, or a URI that pyarrow.fs knows (s3, gs, abfs), its options behind a "?". Out: what is
 there, and open files. Must not know what the files hold. Every failure is an OSError that pyarrow or the
-system words.
+system words. What several functions do together is `tried` as a whole, once.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from god_ray.storage.filesystem import Opened, Outlook, cause, open_filesystem, outlook, without_secrets
+from god_ray.storage.connection import Connection
+from god_ray.storage.filesystem import without_secrets
 from god_ray.storage.store import is_remote
-from god_ray.storage.tries import Patience
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -32,18 +29,18 @@ class Stat:
 
 
 def stat(path: str) -> Stat:
-    """Raises FileNotFoundError if it is no file."""
+    """One try. Raises FileNotFoundError if it is no file."""
     if not is_remote(path):
         found = os.stat(path)
         return Stat(found.st_size, found.st_mtime_ns)
-    info = tried(path, lambda: _info(path))
+    info = _info(path)
     if not info.is_file:
         raise FileNotFoundError(errno.ENOENT, f"{without_secrets(path)} is not there")
     return Stat(info.size, info.mtime_ns or 0)
 
 
 def open_binary(path: str) -> BinaryIO:
-    """For reading; random access."""
+    """For reading; random access. One try."""
     if not is_remote(path):
         return open(path, "rb")
     filesystem, inside = _located(path)
@@ -65,21 +62,11 @@ def below(uri: str, name: str) -> str:
     return f"{place.rstrip('/')}/{quote(name)}{mark}{options}"
 
 
-def tried(path: str, once: Callable[[], T], patience: Patience = Patience()) -> T:  # noqa: B008 - frozen
-    """What `once` returns; called again after what passes, if the path is remote, with a line in the log."""
-    for number in range(1, patience.num_tries + 1):
-        try:
-            return once()
-        except OSError as error:
-            last = number == patience.num_tries or outlook(error) is not Outlook.PASSING
-            if last or not is_remote(path):
-                raise
-            pause_s, said = patience.pause_s(number), cause(error, patience)
-            log.warning(
-                "%s: try %d failed, again in %.1f s: %s", without_secrets(path), number, pause_s, said
-            )
-            time.sleep(pause_s)
-    raise AssertionError("the last try returns or raises")
+def tried(path: str, once: Callable[[], T]) -> T:
+    """What `once` returns, which does one try of something with that path; called again after what passes, if
+    the path is remote.
+    """
+    return _connection(path).tried(without_secrets(path), once) if is_remote(path) else once()
 
 
 def _walk(uri: str) -> dict[str, int]:
@@ -97,14 +84,17 @@ def _info(uri: str) -> Any:
 
 
 def _located(uri: str) -> tuple[Any, str]:
-    parts = urlsplit(uri)
-    options = f"?{parts.query}" if parts.query else ""
-    opened = _opened(f"{parts.scheme}://{parts.netloc}{options}")
-    inside = (opened.root.strip("/"), unquote(parts.path).strip("/"))
+    opened = _connection(uri).opened()
+    inside = (opened.root.strip("/"), unquote(urlsplit(uri).path).strip("/"))
     return opened.filesystem, "/".join(part for part in inside if part)
 
 
+def _connection(uri: str) -> Connection:
+    parts = urlsplit(uri)
+    return _bucket(f"{parts.scheme}://{parts.netloc}{parts.query and '?'}{parts.query}")
+
+
 @lru_cache(maxsize=16)
-def _opened(bucket: str) -> Opened:
+def _bucket(uri: str) -> Connection:
     """Once per bucket: opening one asks the network for its region."""
-    return open_filesystem(bucket, Patience())
+    return Connection(uri)

@@ -1,17 +1,15 @@
 """A bucket, or any place that pyarrow.fs opens by URI, as a `Store`.
 
 In: a URI. Out: the five verbs. An object of such a store appears when its upload is complete. What passes is
-tried again, with a line in the log; what stays is an OSError that says how often it was tried. Must not know
-what objects mean.
+tried again (`connection`); what stays is an OSError that says how often it was tried. Must not know what
+objects mean.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import logging
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,12 +17,12 @@ from typing import Any, TypeVar
 
 from pyarrow import fs
 
-from god_ray.storage.filesystem import Opened, Outlook, cause, open_filesystem, outlook, without_secrets
-from god_ray.storage.named import named, os_error
+from god_ray.storage.connection import Connection
+from god_ray.storage.filesystem import Opened, without_secrets
+from god_ray.storage.named import named
 from god_ray.storage.store import check_name
 from god_ray.storage.tries import LeftBehind, Patience, Pulse, watched
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 CHUNK_BYTES = 32 << 20
 """In memory at a time; pyarrow sends it in parts, several at once."""
@@ -33,10 +31,12 @@ CHUNK_BYTES = 32 << 20
 class RemoteStore:
     def __init__(self, place: str, patience: Patience = Patience()) -> None:  # noqa: B008 - frozen
         self.uri = without_secrets(place)
-        self.num_retries = 0
-        """Over all verbs since it was opened."""
-        self._place, self._patience = place, patience
-        self._opened: Opened | None = None
+        self._connection = Connection(place, patience)
+
+    @property
+    def num_retries(self) -> int:
+        """Over all verbs."""
+        return self._connection.num_retries
 
     def write(self, name: str, fill: Callable[[Path], object]) -> None:
         check_name(name)
@@ -74,39 +74,16 @@ class RemoteStore:
             yield Path(path, "object")
 
     def _try(self, verb: str, name: str, once: Callable[[Opened, Pulse], T]) -> T:
-        doing, patience = f"{self.uri}: {verb} of {name}", self._patience
-        limits = {
-            Outlook.PASSING: patience.num_tries,
-            Outlook.REFUSED: patience.num_refused,
-            Outlook.HOPELESS: 1,
-        }
-        num_failed = 0
-        while True:
-            try:
-                return watched(lambda pulse: once(self._open(), pulse), patience.silence_s)
-            except FileNotFoundError as error:
-                raise FileNotFoundError(errno.ENOENT, f"{doing}: there is no such object") from error
-            except OSError as error:
-                num_failed += 1
-                seen, said = outlook(error), cause(error, patience)
-                if num_failed >= limits[seen]:
-                    tried = f", tried {num_failed} times" if num_failed > 1 else ""
-                    raise os_error(error.errno, f"{doing}: {said}{tried}") from error
-                if seen is Outlook.REFUSED:
-                    self._opened = None  # its credentials may have been replaced
-                pause_s = patience.pause_s(num_failed)
-                self.num_retries += 1
-                log.warning(
-                    "%s: try %d of %d failed, again in %.1f s (retry %d of this store): %s",
-                    doing, num_failed, limits[seen], pause_s, self.num_retries, said,
-                )  # fmt: skip
-                time.sleep(pause_s)
+        doing, connection = f"{self.uri}: {verb} of {name}", self._connection
 
-    def _open(self) -> Opened:
-        """In the thread of a try: it may need the network."""
-        opened = self._opened or open_filesystem(self._place, self._patience)
-        self._opened = opened
-        return opened
+        def try_once() -> T:
+            return watched(lambda pulse: once(connection.opened(), pulse), connection.patience.silence_s)
+
+        with named(doing):
+            try:
+                return connection.tried(doing, try_once)
+            except FileNotFoundError as error:
+                raise FileNotFoundError(errno.ENOENT, "there is no such object") from error
 
 
 def _upload(work: Path, opened: Opened, name: str, pulse: Pulse) -> None:

@@ -10,7 +10,7 @@ import pytest
 from flaky_s3 import Fault, Flaky, answer, calm, every, matching, only_key, reset, stall, trickle
 from s3 import Endpoint
 
-from god_ray.storage import remote
+from god_ray.storage import connection
 from god_ray.storage.filesystem import without_secrets
 from god_ray.storage.remote import RemoteStore
 from god_ray.storage.store import write_bytes
@@ -62,9 +62,9 @@ def test_every_7th_request_fails_and_nobody_notices_but_the_log(
         store.remove(name)
     assert behind() == {}
     assert flaky.failed
-    lines = [record.getMessage() for record in caplog.records if record.name == remote.__name__]
+    lines = [record.getMessage() for record in caplog.records if record.name == connection.__name__]
     assert 0 < len(lines) == store.num_retries
-    assert f"(retry {len(lines)} of this store)" in lines[-1]
+    assert f"(retry {len(lines)} of this place)" in lines[-1]
     assert all(f"{store.uri}: " in line and "try 1 of 4 failed, again in" in line for line in lines)
 
 
