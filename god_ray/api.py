@@ -108,7 +108,7 @@ def train(
         from god_ray.runtime.equipment import equip
 
         assignment = equip(assignment, None, connect, say)
-        taken = try_leaf(assignment)
+        taken = try_leaf(assignment, say)
         folder = _create(loaded, assignment, storage, name, taken)
         size = 1 if debug else assignment.spec.workers.initial
         return _drive(assignment, folder, size, fit, watch)

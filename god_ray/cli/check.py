@@ -126,4 +126,7 @@ def _cost(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "lane cost", f"{facts['lane_cost']:.2f} x the time of one leaf of {leaf}"
     names = ("model", "gradients", "optimizer", "checkpoint_copy", "data")
     parts = ", ".join(f"{name.replace('_', ' ')} {size(memory[name])}" for name in names)
+    disk = facts["checkpoint_bytes"]
+    free = "" if disk["free"] is None else f" of {size(disk['free'])} free"
+    yield "checkpoints", f"{size(disk['each'])} each, at most {size(disk['needed'])}{free}"
     yield "memory", f"{size(memory['process_peak'] + memory['data'])} a worker; of these {parts}"

@@ -134,7 +134,7 @@ def _expand_uri(uri: str) -> Iterator[Found]:
     place, mark, options = uri.partition("?")
     root = _fixed_part(place) if glob.has_magic(place) else place
     if root == place and inputs.is_remote_file(uri):
-        yield Found(uri, unquote(place.rpartition("/")[2]), inputs.stat(uri).size)
+        yield Found(uri, unquote(place.rpartition("/")[2]), inputs.tried(uri, lambda: inputs.stat(uri)).size)
         return
     pattern = unquote(place[len(root) + 1 :]).split("/") if root != place else ["**"]
     folder = root + mark + options

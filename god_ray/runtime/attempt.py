@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 
 from god_ray.errors import GodRayError, RecipeError
+from god_ray.ingest.sources.progress import Say, silent
 from god_ray.loop.evaluate import Evaluation
 from god_ray.loop.leaf import LeafResult, LeafRunner
 from god_ray.recipe import load_recipe
@@ -21,6 +22,7 @@ from god_ray.runtime import numerics
 from god_ray.runtime.assemble import build_local
 from god_ray.runtime.assignment import Assignment, load_preprocess
 from god_ray.runtime.equipment import require_tensors
+from god_ray.runtime.room import expected_bytes, room
 from god_ray.runtime.sample import sample
 from god_ray.runtime.taken import Taken
 from god_ray.runtime.weights import initialise
@@ -30,10 +32,10 @@ T = TypeVar("T")
 _KERNEL = "does not have a deterministic implementation"
 
 
-def try_leaf(assignment: Assignment) -> Taken | None:
+def try_leaf(assignment: Assignment, note: Say = silent) -> Taken | None:
     """For `train`, before anything is created. Not compiled, on any processor: what can be wrong shows so.
 
-    Returns what `init_from` gave.
+    Returns what `init_from` gave. note: told if there seems to be too little room for checkpoints.
     """
     any_processor = assignment.spec.determinism.model_copy(update={"isa": None})
     plain = assignment.with_spec(
@@ -46,6 +48,8 @@ def try_leaf(assignment: Assignment) -> Taken | None:
         attempt.leaf(0)
         if attempt.assignment.evaluation is not None:
             attempt.evaluate()
+        if warning := room(plain.spec, expected_bytes(attempt.local.state)).warning:
+            note(warning)
         return attempt.taken
     finally:
         numerics.unpin()

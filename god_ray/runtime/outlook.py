@@ -10,9 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from god_ray.runtime.assignment import Assignment
+from god_ray.runtime.room import room
 
 SMALL_LEAF_ROWS = 16
 """Below this, statistics over a leaf (BatchNorm) are noise more than anything."""
+
+LARGE_WINDOWS = 4
+"""Times `data.memory_bytes`."""
 
 
 def expect(assignment: Assignment, facts: dict[str, Any], warnings: list[str]) -> None:
@@ -45,11 +49,18 @@ def expect(assignment: Assignment, facts: dict[str, Any], warnings: list[str]) -
 
 def after(assignment: Assignment, facts: dict[str, Any], warnings: list[str]) -> None:
     """What follows from the trial."""
-    spec = assignment.spec
+    spec, train = assignment.spec, assignment.train.manifest
     step_s = facts["step_s"]
     facts["rows_per_s"] = spec.batch_size / step_s
     facts["run_s"] = step_s * assignment.num_steps
-    facts["memory_bytes"]["data"] = _data_bytes(assignment)
+    facts["memory_bytes"]["data"] = held_bytes = _data_bytes(assignment)
+    if spec.data.shuffle != "full" and held_bytes > LARGE_WINDOWS * spec.data.memory_bytes:
+        text = f"windows hold about {held_bytes:,} bytes, all lanes together: "
+        text += f"2 for each lane, of {spec.data.window} fragments of up to {int(train.rows.max())} rows"
+        warnings.append(f"{text}; lower data.window, or write row groups of fewer rows")
+    disk = room(spec, facts["memory_bytes"]["checkpoint_copy"])
+    facts["checkpoint_bytes"] = {"each": disk.checkpoint, "needed": disk.needed, "free": disk.free}
+    warnings += [disk.warning] if disk.warning else []
     leaf = min(rows for rows in (*facts["rows_per_lane"], *facts["rows_per_lane_last_step"]) if rows)
     if facts["batch_norm"] and leaf < SMALL_LEAF_ROWS:
         text = f"BatchNorm sees one leaf at a time, and the smallest leaf has {leaf} rows"

@@ -31,11 +31,11 @@ class Stat:
 
 
 def stat(path: str) -> Stat:
-    """Raises FileNotFoundError if it is no file."""
+    """One try of a remote one: see `tried`. Raises FileNotFoundError if it is no file."""
     if not is_remote(path):
         found = os.stat(path)
         return Stat(found.st_size, found.st_mtime_ns)
-    info = tried(path, lambda: _info(path))
+    info = _info(path)
     if not info.is_file:
         raise FileNotFoundError(errno.ENOENT, f"{without_secrets(path)} is not there")
     return Stat(info.size, info.mtime_ns or 0)

@@ -83,7 +83,7 @@ def run(spec: str, overrides: tuple[str, ...], default_storage: str | None, say:
         from god_ray.runtime.attempt import try_leaf
         from god_ray.runtime.equipment import equip
 
-        try_leaf(equip(prepare(loaded, str(folder), say, say), None, connection, say))
+        try_leaf(equip(prepare(loaded, str(folder), say, say), None, connection, say), say)
         require_room(one, 1, grows=not connection().fixed)
         _create(folder)
         from god_ray.sweep.tuning import search

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from s3 import Endpoint
 from safetensors import safe_open
 
 from god_ray import api
@@ -22,6 +23,7 @@ from god_ray.loop.request import Request
 from god_ray.runtime.check import check
 from god_ray.runtime.model import export, load_model
 from god_ray.runtime.run_folder import RunFolder
+from god_ray.storage.store import open_store, write_bytes
 from laws.crew import DEBUG, TESTS, Crew, ledger
 
 SpecOf = Callable[..., dict[str, Any]]
@@ -97,6 +99,34 @@ def test_a_resumed_run_keeps_what_was_fitted(
     assert result.digest == whole_run.digest
     kinds = from_json((moved / "fitted.json").read_text())["kind"].values  # type: ignore[union-attr]
     assert kinds == ("a", "b", "c", "d", "e")
+
+
+def test_a_run_that_was_copied_into_a_bucket_keeps_what_was_fitted(
+    crew: Crew,
+    spec_of: SpecOf,
+    data: dict[str, Any],
+    s3: str,
+    s3_endpoint: Endpoint,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Resumed there by a machine that has never seen its folder."""
+    spec = fitted_spec(spec_of, dict(data), checkpoint={"every_s": None, "every_steps": 4})
+    whole_run, _ = crew.train(spec, 1)
+    stopped, _ = crew.train({**spec, "name": spec["name"] + "-stopped"}, 2, asks=[(6, Request("stop"))])
+    assert stopped.state == "STOPPED"
+    bucket = open_store(f"{s3}/moved")
+    for path in stopped.folder.rglob("*"):
+        if path.is_file():
+            write_bytes(bucket, path.relative_to(stopped.folder).as_posix(), path.read_bytes())
+    shutil.rmtree(stopped.folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
+    monkeypatch.setattr(whole, "fit", lambda *_: pytest.fail("it was fitted when the run was made"))
+    there = api.Result(**{**vars(stopped), "name": f"{s3}/moved"})
+    environ = {**s3_endpoint.environment(), "XDG_CACHE_HOME": str(tmp_path / "another machine")}
+    result, _ = crew.resume(there, DEBUG, environ={0: environ})
+    assert (result.state, result.place) == ("SUCCEEDED", f"{s3}/moved")
+    assert result.digest == whole_run.digest
 
 
 def test_it_is_exported_with_the_model(

@@ -29,7 +29,7 @@ FACTS = {
         "metrics",
         "step_s",
     ),
-    *("learning_rate", "lane_cost", "memory_bytes", "rows_per_s", "run_s"),
+    *("learning_rate", "lane_cost", "memory_bytes", "checkpoint_bytes", "rows_per_s", "run_s"),
     *("files_not_read", "largest_row_group"),
 }
 

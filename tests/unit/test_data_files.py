@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from data_kinds import files, put, refused, tensors
-from flaky_s3 import Flaky, answer, every
+from flaky_s3 import Fault, Flaky, answer, matching, only_key, reset, stall
 from pyarrow import fs
 from s3 import Endpoint
-from small_runs import project
+from small_runs import RECIPE, project
 
 from god_ray.errors import DataError
 from god_ray.ingest.pages import read_pages
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.runtime.check import check
+from god_ray.storage import inputs
+from god_ray.storage.retrying import Retrying
+from god_ray.storage.tries import Patience
 
 ROOT = Path(__file__).parents[2]
 SIDE = (
@@ -191,6 +195,21 @@ def test_many_columns_of_which_few_are_used(tmp_path: Path) -> None:
     assert len(ParquetSource.open([str(tmp_path)]).schema) == 5000
 
 
+def test_very_wide_rows(tmp_path: Path) -> None:
+    """40 kB each, all in one row group: two windows of each lane would hold them all."""
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(500 * 10_000, np.float32)), 10_000)
+    put(tmp_path / "a.parquet", {"x": rows, "y": np.zeros(500, np.int64)})
+    recipe = RECIPE.replace("Linear(4, 8)", "Linear(10_000, 8)")
+    data = {"train": str(tmp_path / "a.parquet"), "memory_bytes": 4_000_000}
+    told = check(project(tmp_path / "p", recipe, data=data, checkpoint={"every_steps": 9}))
+    assert told.faults == []
+    assert told.facts["memory_bytes"]["data"] == 500 * (40_000 + 8)
+    said = "windows hold about 20,004,000 bytes, all lanes together: 2 for each lane, of 8 fragments"
+    assert [text for text in told.warnings if text.startswith(said)]
+    told = check(project(tmp_path / "p", recipe, data=data | {"memory_bytes": 6_000_000}, checkpoint={}))
+    assert not [text for text in told.warnings if text.startswith("windows hold")]
+
+
 READ_ALL = """
 import sys, pyarrow
 from god_ray.errors import DataError
@@ -277,23 +296,87 @@ def test_uris(tmp_path: Path, s3: str) -> None:
         source.read(4, 0, 1)
 
 
-def test_a_bucket_in_bad_weather(
-    tmp_path: Path,
-    s3: str,
-    s3_endpoint: Endpoint,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Every fifth request fails: it is tried again, with a line in the log, and the rows are the same."""
+@pytest.fixture
+def flaky(s3: str, s3_endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flaky]:
+    """The endpoint that AWS_* leads to, seen by those who are quick to try again and to give up."""
+    quick = Patience(first_pause_s=0.01, longest_pause_s=0.05, stall_s=1.0, num_tries=4)
+    monkeypatch.setattr(inputs, "Patience", lambda: quick)
+    monkeypatch.setattr(inputs, "_retrying", Retrying(quick, inputs._opened.cache_clear))
+    inputs._opened.cache_clear()
+    with Flaky(s3_endpoint.address) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{proxy.address}")
+        yield proxy
+    inputs._opened.cache_clear()
+
+
+def four_files(folder: Path, s3: str) -> str:
+    """The URI of forty rows in four files."""
     bucket, root = fs.FileSystem.from_uri(s3)
     for i in range(4):
-        put(tmp_path / f"set/{i}.parquet", {"x": np.arange(i * 10, i * 10 + 10.0)})
-    fs.copy_files(str(tmp_path / "set"), f"{root}/set", fs.LocalFileSystem(), bucket)
-    with Flaky(s3_endpoint.address) as proxy:
-        place = f"{s3}/set?{s3_endpoint.query.replace(s3_endpoint.address, proxy.address)}"
-        proxy.plan = every(5, answer(503, "SlowDown"))
-        source = ParquetSource.open([place])
-        rows = [x for fragment in range(4) for x in source.read(fragment, 0, 10)["x"].to_pylist()]
-        assert len(proxy.failed) >= 2
-    assert rows == list(range(40))
-    assert "again in" in caplog.text
+        put(folder / f"set/{i}.parquet", {"x": np.arange(i * 10, i * 10 + 10.0)})
+    fs.copy_files(str(folder / "set"), f"{root}/set", fs.LocalFileSystem(), bucket)
+    return f"{s3}/set"
+
+
+def rows_of(source: ParquetSource) -> list[float]:
+    return [x for fragment in range(4) for x in source.read(fragment, 0, 10)["x"].to_pylist()]
+
+
+WEATHER = [answer(500, "InternalError"), answer(503, "SlowDown"), reset, stall]
+
+
+@pytest.mark.parametrize("fault", WEATHER, ids=["500", "503", "reset", "stall"])
+def test_a_bucket_in_bad_weather(
+    flaky: Flaky, s3: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault
+) -> None:
+    """It is tried again, with a line in the log, and the rows are the same.
+
+    Three in a row fail: an HTTP client repeats a request by itself if the connection that it reused is reset.
+    """
+    place = four_files(tmp_path, s3)
+    flaky.plan = lambda request: fault if len(flaky.seen) % 12 < 3 else None
+    assert rows_of(ParquetSource.open([place])) == list(range(40))
+    assert len(flaky.failed) >= 3
+    assert "try 1 of 4 failed, again in" in caplog.text
+
+
+def test_a_bucket_that_stays_away(flaky: Flaky, s3: str, tmp_path: Path) -> None:
+    """So many tries and no more; then the file and the cause, not a word about what is in it."""
+    place = four_files(tmp_path, s3)
+    source = ParquetSource.open([place])
+    flaky.plan = matching("/set/2.parquet", answer(503, "SlowDown"))
+    with pytest.raises(DataError, match=r"/set/2.parquet cannot be read: .*tried 4 times"):
+        rows_of(source)
+    assert len(flaky.failed) == 4
+    with pytest.raises(DataError, match=r"/set/2.parquet: it cannot be read \(.*tried 4 times\)"):
+        ParquetSource.open([place])
+    flaky.plan = only_key(lambda: "nobody's", answer(403, "AccessDenied"))
+    with pytest.raises(DataError, match=r"/set cannot be read\n.*ACCESS_DENIED.*tried 3 times"):
+        ParquetSource.open([place])
+
+
+def test_a_bucket_whose_credentials_are_replaced(
+    flaky: Flaky, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is listed, and while it is read."""
+    place, file = four_files(tmp_path, s3), tmp_path / "credentials"
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+
+    def write(key: str) -> str:
+        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = testing\n")
+        return key
+
+    def valid() -> str:
+        """Another one after two requests."""
+        return write("first" if len(flaky.seen) < before + 3 else "second")
+
+    before = len(flaky.seen)
+    write("first")
+    flaky.plan = only_key(valid, answer(400, "ExpiredToken"))
+    source = ParquetSource.open([place])
+    assert {request.access_key for request in flaky.seen[before:]} == {"first", "second"}
+    flaky.plan = only_key(lambda: write("third"), answer(400, "ExpiredToken"))
+    assert rows_of(source) == list(range(40))
+    assert flaky.seen[-1].access_key == "third"
