@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from god_ray.errors import GodRayError, ResumeRefused, UserError
 from god_ray.monitor.newest import newest
 from god_ray.runtime.run_folder import RunFolder
+from god_ray.saying import Say, silent
 from god_ray.spec import LoadedSpec, RunSpec, load, resolved_yaml
 from god_ray.storage.store import below
 
@@ -37,12 +38,7 @@ if TYPE_CHECKING:
 _MAY_CHANGE = frozenset(
     {"checkpoint", "data", "failures", "init_from", "name", "recipe", "storage", "sweep", "workers"}
 )
-Say = Callable[[str], object]
 Watch = Callable[[RunFolder, int], AbstractContextManager[object]]
-
-
-def _silent(text: str) -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ def train(
     *,
     debug: bool = False,
     watch: Watch | None = None,
-    say: Say = _silent,
+    say: Say = silent,
     overrides: tuple[str, ...] = (),
     **fields: Any,
 ) -> Result:
@@ -147,7 +143,7 @@ def resume(
     workers: int | None = None,
     debug: bool = False,
     watch: Watch | None = None,
-    say: Say = _silent,
+    say: Say = silent,
 ) -> Result:
     """Go on with a stopped, failed or killed run, a name under `storage`, a path or a URI.
 

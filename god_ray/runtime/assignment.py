@@ -18,9 +18,9 @@ from god_ray.errors import DataError, UserError
 from god_ray.ingest.fitted import Fitted
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.ingest.sources.opening import Conversion, open_source
-from god_ray.ingest.sources.progress import Say, silent
 from god_ray.ingest.tasks import Fitting, Preprocess
 from god_ray.plan import DataPlan
+from god_ray.saying import Say, silent
 from god_ray.spec import LoadedSpec, RunSpec
 from god_ray.spec.data import Data
 from god_ray.storage.store import above

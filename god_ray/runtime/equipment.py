@@ -18,10 +18,10 @@ from god_ray.ingest import whole
 from god_ray.ingest.fitted import Fitted, from_json, to_json
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.ingest.sources import opening
-from god_ray.ingest.sources.progress import Say, silent
 from god_ray.recipe import Recipe
 from god_ray.runtime.assignment import Assignment, load_preprocess
 from god_ray.runtime.sample import head
+from god_ray.saying import Say, silent
 from god_ray.storage.store import above
 
 FILE = "fitted.json"

@@ -6,7 +6,7 @@ words. Small sets are read through, larger ones when asked to. Nothing here fail
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from god_ray.ingest.fault import refuse
@@ -14,18 +14,17 @@ from god_ray.ingest.pages import read_pages
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.plan import MAX_FRAGMENT_ROWS
 from god_ray.runtime.fault import Fault, faults_of
+from god_ray.saying import Say, Ticker
 from god_ray.spec import RunSpec
 
 LARGE_GROUP_ROWS = 8 * MAX_FRAGMENT_ROWS
 _SMALL_BYTES = 64 << 20
-Progress = Callable[[int, int], object]
-"""Told (rows read, rows in all)."""
 
 
 def read_through(
     sources: Mapping[str, ParquetSource],
     limit_bytes: int | None,
-    progress: Progress,
+    say: Say,
     facts: dict[str, Any],
     warnings: list[str],
 ) -> Iterator[Fault]:
@@ -39,7 +38,7 @@ def read_through(
         if limit_bytes is not None and expected > limit_bytes:
             facts["files_not_read"] += len(source.manifest.files)
             continue
-        pages = read_pages(source, progress)
+        pages = read_pages(source, Ticker(f"reading {key}", source.manifest.num_rows, say, "rows", 1).tick)
         if pages.faults:
             yield from faults_of(refuse(pages.faults), key)
         elif pages.decoded_bytes > 4 * max(expected, _SMALL_BYTES):
