@@ -62,6 +62,7 @@ class Result:
         """The newest intact checkpoint as a `ray.train.Checkpoint`; None if there is none yet."""
         from ray.train import Checkpoint
 
+        from god_ray.checkpoint import files
         from god_ray.checkpoint.store import CheckpointStore
 
         folder = RunFolder(self.place)
@@ -69,7 +70,7 @@ class Result:
         if found is None:
             return None
         filesystem, path = folder.filesystem()
-        return Checkpoint(f"{path}/checkpoints/step-{found.step:08d}", filesystem)
+        return Checkpoint(f"{path}/checkpoints/{files.folder(found.step)}", filesystem)
 
     def load_model(self) -> nn.Module:
         """The recipe's model with the last checkpoint's weights, in evaluation mode."""

@@ -125,7 +125,7 @@ def _decide_shuffle(spec: RunSpec, train: ParquetSource) -> RunSpec:
     """The order is part of the result, so `auto` is decided once, here, and kept in the resolved spec."""
     if spec.data.shuffle != "auto":
         return spec
-    fits = train.manifest.num_rows * train.row_bytes <= spec.data.memory_bytes
+    fits = train.decoded_bytes <= spec.data.memory_bytes
     data = spec.data.model_copy(update={"shuffle": "full" if fits else "window"})
     return spec.model_copy(update={"data": data})
 

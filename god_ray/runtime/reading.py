@@ -34,7 +34,7 @@ def read_through(
     """
     facts["files_not_read"] = 0
     for key, source in sources.items():
-        expected = source.manifest.num_rows * source.row_bytes
+        expected = source.decoded_bytes
         if limit_bytes is not None and expected > limit_bytes:
             facts["files_not_read"] += len(source.manifest.files)
             continue
@@ -53,7 +53,7 @@ def weigh_groups(source: ParquetSource, spec: RunSpec, facts: dict[str, Any], wa
     """What reading the training rows will cost."""
     path, rows, stored_bytes = source.largest_group()
     facts["largest_row_group"] = {"file": path, "rows": rows, "stored_bytes": stored_bytes}
-    fits = source.manifest.num_rows * source.row_bytes <= spec.data.memory_bytes
+    fits = source.decoded_bytes <= spec.data.memory_bytes
     windows = spec.data.shuffle in ("window", "none") or (spec.data.shuffle == "auto" and not fits)
     if windows and rows > LARGE_GROUP_ROWS:
         text = f"{path} has a row group of {rows} rows, {stored_bytes / 1e6:.0f} MB in the columns used"
