@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from god_ray.errors import GodRayError, ResumeRefused, UserError
 from god_ray.monitor.newest import newest
 from god_ray.runtime.run_folder import RunFolder
+from god_ray.saying import Say, silent
 from god_ray.spec import LoadedSpec, RunSpec, load, resolved_yaml
 from god_ray.storage.store import below
 
@@ -37,12 +38,7 @@ if TYPE_CHECKING:
 _MAY_CHANGE = frozenset(
     {"checkpoint", "data", "failures", "init_from", "name", "recipe", "storage", "sweep", "workers"}
 )
-Say = Callable[[str], object]
 Watch = Callable[[RunFolder, int], AbstractContextManager[object]]
-
-
-def _silent(text: str) -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -66,6 +62,7 @@ class Result:
         """The newest intact checkpoint as a `ray.train.Checkpoint`; None if there is none yet."""
         from ray.train import Checkpoint
 
+        from god_ray.checkpoint import files
         from god_ray.checkpoint.store import CheckpointStore
 
         folder = RunFolder(self.place)
@@ -73,7 +70,7 @@ class Result:
         if found is None:
             return None
         filesystem, path = folder.filesystem()
-        return Checkpoint(f"{path}/checkpoints/step-{found.step:08d}", filesystem)
+        return Checkpoint(f"{path}/checkpoints/{files.folder(found.step)}", filesystem)
 
     def load_model(self) -> nn.Module:
         """The recipe's model with the last checkpoint's weights, in evaluation mode."""
@@ -87,7 +84,7 @@ def train(
     *,
     debug: bool = False,
     watch: Watch | None = None,
-    say: Say = _silent,
+    say: Say = silent,
     overrides: tuple[str, ...] = (),
     **fields: Any,
 ) -> Result:
@@ -147,7 +144,7 @@ def resume(
     workers: int | None = None,
     debug: bool = False,
     watch: Watch | None = None,
-    say: Say = _silent,
+    say: Say = silent,
 ) -> Result:
     """Go on with a stopped, failed or killed run, a name under `storage`, a path or a URI.
 

@@ -22,7 +22,10 @@ Standard library only. All of them survive pickling, so they cross process borde
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+_SHOWN = 8
 
 
 class GodRayError(Exception):
@@ -48,6 +51,12 @@ class GodRayError(Exception):
 
 def _rebuild(kind: type[GodRayError], what: str, why: str, fix: str, data: dict[str, Any]) -> GodRayError:
     return kind(what, why, fix, **data)
+
+
+def few(names: Sequence[str]) -> str:
+    """A list in a sentence: the first ones, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 class UserError(GodRayError):

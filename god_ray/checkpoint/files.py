@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from god_ray.checkpoint.share import Share
 
+MANIFEST = "manifest.json"
 _FOLDER = re.compile(r"step-(\d{8,})/([^/]+)")
 _NAME = re.compile(r"(model|optimizer|state|share)(?:-\d+of\d+)?(?:\.(\d+))?\.(?:safetensors|json)")
 

@@ -15,9 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from god_ray.checkpoint.codec import JSON
 from god_ray.checkpoint.live import model_shape, optimizer_names, schedule_kind
-from god_ray.errors import CheckpointError
-
-_SHOWN = 8
+from god_ray.errors import CheckpointError, few
 
 
 def refuse_other_model(scalars: Mapping[str, JSON], model: nn.Module) -> None:
@@ -67,14 +65,9 @@ def _changed(part: str, saved: list[str], found: list[str]) -> CheckpointError:
         now = [line for line in found if line not in set(saved)]
     return CheckpointError(
         f"the checkpoint does not fit the recipe: {part} changed",
-        f"in the checkpoint: {_few(then)}; in the recipe: {_few(now)}",
+        f"in the checkpoint: {few(then) or 'none'}; in the recipe: {few(now) or 'none'}",
         "resume with the recipe that wrote the checkpoint, or start a new run from its weights (init_from)",
         part=part,
         saved=saved,
         found=found,
     )
-
-
-def _few(lines: list[str]) -> str:
-    shown = ", ".join(lines[:_SHOWN]) or "none"
-    return shown + (f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else "")

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import xxhash
 
 from god_ray.checkpoint.codec import JSON
+from god_ray.checkpoint.files import MANIFEST
 
 _CHUNK_BYTES = 1 << 22
 
@@ -46,7 +47,7 @@ class FileFact:
 class Manifest:
     """`meta` is encoded by `codec`; `written_at` is in unix seconds."""
 
-    NAME: ClassVar[str] = "manifest.json"
+    NAME: ClassVar[str] = MANIFEST
     FORMAT: ClassVar[int] = 2
     READABLE: ClassVar[tuple[int, ...]] = (1, 2)
     """In format 1 the names of files said neither attempt nor share."""

@@ -9,29 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from time import monotonic
 from typing import Annotated, Any
 
 import typer
 
 from god_ray.cli.exits import USAGE
-from god_ray.cli.options import AsJson, Set, Spec
+from god_ray.cli.options import AsJson, Set, Spec, aside, prints_on_stderr
 
 Pages = Annotated[
     bool, typer.Option("--pages", help="Read all data, also of a set that is larger than data.memory_bytes.")
 ]
-SAID_EVERY_S = 5.0
 
 
 def check(spec: Spec, changes: Set = None, pages: Pages = False, as_json: AsJson = False) -> None:
     """Find without training what can be wrong with a run."""
-    from god_ray.cli.options import prints_on_stderr
     from god_ray.cli.words import pairs
     from god_ray.monitor.words import counted
     from god_ray.runtime.check import check as look
 
     with prints_on_stderr():
-        checked = look(spec, changes or (), pages=pages, progress=_Said())
+        checked = look(spec, changes or (), pages=pages, say=aside)
     faults = [asdict(fault) for fault in checked.faults]
     if as_json:
         told = {"ok": not faults, "faults": faults, "warnings": checked.warnings, "facts": checked.facts}
@@ -47,20 +44,6 @@ def check(spec: Spec, changes: Set = None, pages: Pages = False, as_json: AsJson
             typer.echo(f"  {fault}", err=True)
         raise typer.Exit(USAGE.code)
     typer.echo(f"{spec} can be trained: god-ray train {spec}", err=True)
-
-
-class _Said:
-    """Tells how far reading has come, on stderr, every few seconds."""
-
-    def __init__(self) -> None:
-        self._last: float | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._last is None:
-            self._last = monotonic()
-        elif monotonic() - self._last >= SAID_EVERY_S:
-            self._last = monotonic()
-            typer.echo(f"read {done} of {total} rows ({done / total:.0%})", err=True)
 
 
 def _words(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:

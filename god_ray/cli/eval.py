@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from god_ray.cli.options import DEFAULT_STORAGE, AsJson, Best, Run, Step, Storage, prints_on_stderr, seldom
+from god_ray.cli.options import DEFAULT_STORAGE, AsJson, Best, Run, Step, Storage, aside, prints_on_stderr
 
 
 def evaluate(
@@ -34,7 +34,7 @@ def evaluate(
 
     folder = RunFolder.find(run, storage)
     with prints_on_stderr():
-        found = evaluate_run(folder, data or None, step, best, seldom())
+        found = evaluate_run(folder, data or None, step, best, aside)
     for note in found.notes:
         typer.echo(note, err=True)
     if as_json:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, TextIO, cast
@@ -20,7 +19,6 @@ import typer
 STORAGE_VARIABLE = "GOD_RAY_STORAGE"
 DEFAULT_STORAGE = "runs"
 RAYS_ERROR_THREAD = "ray_listen_error_messages"
-_SAY_EVERY_S = 2.0
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name below --storage, or its folder.")]
 Spec = Annotated[str, typer.Argument(metavar="SPEC", help="The run spec, a YAML file.")]
@@ -60,22 +58,6 @@ def reference(place: str) -> str:
         return folder.name
     path = os.path.relpath(folder)
     return str(folder) if path.startswith("..") else path
-
-
-def seldom() -> Callable[[str], None]:
-    """Says on stderr where a long command stands: every few seconds, so of a short one nothing."""
-    said: float | None = None
-
-    def say(text: str) -> None:
-        nonlocal said
-        now = time.monotonic()
-        if said is not None and now - said < _SAY_EVERY_S:
-            return
-        if said is not None:
-            typer.echo(text, err=True)
-        said = now
-
-    return say
 
 
 @contextmanager

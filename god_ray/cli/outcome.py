@@ -83,12 +83,13 @@ def summary(result: Result) -> Iterator[str]:
 
 def _newest(place: str) -> str | None:
     """The newest checkpoint of the run at `place`."""
+    from god_ray.checkpoint import files
     from god_ray.runtime.run_folder import RunFolder
     from god_ray.runtime.status import checkpoints
     from god_ray.storage.store import below
 
     step = max(checkpoints(RunFolder(place)), default=None)
-    return None if step is None else below(place, f"checkpoints/step-{step:08d}")
+    return None if step is None else below(place, f"checkpoints/{files.folder(step)}")
 
 
 def finite(metrics: dict[str, Any]) -> dict[str, Any]:

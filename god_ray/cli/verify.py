@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from god_ray.cli.exits import FAILED
-from god_ray.cli.options import DEFAULT_STORAGE, AsJson, Run, Storage, seldom
+from god_ray.cli.options import DEFAULT_STORAGE, AsJson, Run, Storage, aside
 
 if TYPE_CHECKING:
     from god_ray.runtime.findings import Findings
@@ -33,7 +33,7 @@ def verify(
 
     folder = RunFolder.find(run, storage)
     other = None if against is None else RunFolder.find(against, storage)
-    found = check(folder, other, seldom())
+    found = check(folder, other, aside)
     if as_json:
         typer.echo(json.dumps(_plain(folder.name, other.name if other else None, found), indent=1))
     else:

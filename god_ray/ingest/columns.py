@@ -57,7 +57,7 @@ def layout(field: pa.Field) -> Layout | None:
     return Layout(kind) if _primitive(kind) else None
 
 
-def flat_values(column: pa.ChunkedArray, field: pa.Field, found: Layout) -> pa.Array:
+def flat_values(column: pa.ChunkedArray, found: Layout) -> pa.Array:
     """All elements of the column in one primitive array, `found.shape` per row.
 
     Raises ValueError with the number of nulls if there are any: `flatten` would drop them silently.

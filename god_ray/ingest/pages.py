@@ -15,9 +15,6 @@ from god_ray.ingest.columns import describe
 from god_ray.ingest.fault import Fault
 from god_ray.ingest.parquet import ParquetSource, Piece
 
-Progress = Callable[[int, int], object]
-"""Told (rows read, rows in all) from time to time."""
-
 
 @dataclass
 class Pages:
@@ -27,8 +24,11 @@ class Pages:
     decoded_bytes: int = 0
 
 
-def read_pages(source: ParquetSource, progress: Progress = lambda done, total: None) -> Pages:
-    """Read everything once. Checksums are verified where the writer left any."""
+def read_pages(source: ParquetSource, tick: Callable[[int], object] = lambda done: None) -> Pages:
+    """Read everything once; `tick` is told how many rows were.
+
+    Checksums are verified where the writer left any.
+    """
     manifest, done, pages = source.manifest, 0, Pages()
     pieces = (source.piece(f, 0, int(manifest.rows[f])) for f in range(manifest.num_fragments))
     for _, group in groupby(pieces, lambda piece: (piece.path, piece.group)):
@@ -37,7 +37,7 @@ def read_pages(source: ParquetSource, progress: Progress = lambda done, total: N
             for piece in together:
                 pages.decoded_bytes += source.reader.read(piece).nbytes
                 done += piece.rows
-                progress(done, manifest.num_rows)
+                tick(done)
         except DataError as error:
             pages.faults += list(_by_column(source, together)) or [_fault(together[0], error)]
     return pages

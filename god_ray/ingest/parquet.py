@@ -1,7 +1,7 @@
 """A data set of Parquet files: opening it, and reading rows of a fragment with their global numbers.
 
-In: absolute paths (file, folder, glob), the columns to use. Out: `ParquetSource`, the manifest and `Piece`s.
-Must not know the order of training, Ray or recipes. What is wrong with the files comes out of `open` as one
+In: absolute paths or URIs (file, folder, glob), the columns to use. Out: `ParquetSource`, `Piece`s. Must not
+know the order of training, Ray or recipes. What is wrong with the files comes out of `open` as one
 `DataError`; what shows only in the pages, out of `read`.
 """
 
@@ -93,6 +93,11 @@ class ParquetSource:
             sizes=tuple(file.size for file in files),
             reader=Reader(tuple(seen.schema.names), allow_any, seen.converted),
         )
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Of all rows, as far as the footers tell."""
+        return self.manifest.num_rows * self.row_bytes
 
     def piece(self, fragment: int, lo: int, hi: int) -> Piece:
         """Rows [lo, hi) of the fragment."""

@@ -48,7 +48,7 @@ def _flat_column(column: pa.ChunkedArray, field: pa.Field) -> tuple[pa.Array, tu
             column=field.name,
         )
     try:
-        return flat_values(column, field, how), how.shape
+        return flat_values(column, how), how.shape
     except ValueError as error:
         raise DataError(
             f"column {field.name} ({describe(field)}) holds {error}",

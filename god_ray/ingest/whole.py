@@ -21,9 +21,9 @@ from god_ray.ingest.fit import Wanted, join, summary
 from god_ray.ingest.fitted import Fitted
 from god_ray.ingest.parquet import ParquetSource, Reader
 from god_ray.ingest.sources import copies
-from god_ray.ingest.sources.progress import Say, Ticker
 from god_ray.ingest.tasks import Preprocess, SameColumns, Task, read_applied, verify
 from god_ray.plan import Manifest
+from god_ray.saying import Say, Ticker
 
 TASK_BYTES = 32 << 20
 TASK_FRAGMENTS = 64

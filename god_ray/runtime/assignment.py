@@ -18,9 +18,9 @@ from god_ray.errors import DataError, UserError
 from god_ray.ingest.fitted import Fitted
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.ingest.sources.opening import Conversion, open_source
-from god_ray.ingest.sources.progress import Say, silent
 from god_ray.ingest.tasks import Fitting, Preprocess
 from god_ray.plan import DataPlan
+from god_ray.saying import Say, silent
 from god_ray.spec import LoadedSpec, RunSpec
 from god_ray.spec.data import Data
 from god_ray.storage.store import above
@@ -125,7 +125,7 @@ def _decide_shuffle(spec: RunSpec, train: ParquetSource) -> RunSpec:
     """The order is part of the result, so `auto` is decided once, here, and kept in the resolved spec."""
     if spec.data.shuffle != "auto":
         return spec
-    fits = train.manifest.num_rows * train.row_bytes <= spec.data.memory_bytes
+    fits = train.decoded_bytes <= spec.data.memory_bytes
     data = spec.data.model_copy(update={"shuffle": "full" if fits else "window"})
     return spec.model_copy(update={"data": data})
 

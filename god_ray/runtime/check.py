@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from god_ray.runtime import numerics
 from god_ray.runtime.fault import Fault, faults_of
 from god_ray.runtime.parts import Parts, parts_as_written, parts_of
 from god_ray.runtime.run_folder import RunFolder
+from god_ray.saying import Say, silent
 from god_ray.spec import LoadedSpec, RunSpec, load
 from god_ray.storage.store import below, is_remote
 
@@ -50,18 +51,19 @@ def check(
     overrides: Sequence[str] = (),
     *,
     pages: bool = False,
-    progress: Callable[[int, int], object] = lambda done, total: None,
+    say: Say = silent,
 ) -> Checked:
     """Look at everything. Never raises what a spec, a recipe or a data set can be blamed for.
 
-    pages: read all data even of a set above `data.memory_bytes`. progress: told rows read, of how many.
+    pages: read all data even of a set above `data.memory_bytes`. say: told how far reading and converting
+    the data are.
     """
     try:
         checked = Checked()
-        loaded, opened, checked.faults = _look(path, overrides, checked.warnings)
+        loaded, opened, checked.faults = _look(path, overrides, checked.warnings, say)
         if loaded is not None:
             _look_around(loaded.spec, checked)
-            _look_into(loaded, opened, pages, progress, checked)
+            _look_into(loaded, opened, pages, say, checked)
         if loaded is not None and not checked.faults:
             _try(loaded, opened, checked)
     finally:
@@ -72,7 +74,7 @@ def check(
 def with_all_faults(error: UserError, path: str | os.PathLike[str], overrides: Sequence[str]) -> UserError:
     """What `train` met first, with all else that is wrong with spec, recipe and data; or as it is."""
     try:
-        faults = _look(path, overrides, [])[2]
+        faults = _look(path, overrides, [], silent)[2]
     finally:
         _unpin()
     if len(faults) < 2:
@@ -87,7 +89,7 @@ def _unpin() -> None:
 
 
 def _look(
-    path: str | os.PathLike[str], overrides: Sequence[str], warnings: list[str]
+    path: str | os.PathLike[str], overrides: Sequence[str], warnings: list[str], say: Say
 ) -> tuple[LoadedSpec | None, Opened, list[Fault]]:
     """Spec, recipe and data, each by itself. No spec if that has faults."""
     faults: list[Fault] = []
@@ -100,20 +102,18 @@ def _look(
     except SpecError as error:
         faults += faults_of(error)
         parts = parts_as_written(path, overrides, {fault.key for fault in faults})
-    opened, more = _open(parts, warnings)
+    opened, more = _open(parts, warnings, say)
     return loaded, opened, [*faults, *_placed(more, parts.places)]
 
 
-def _look_into(
-    loaded: LoadedSpec, opened: Opened, pages: bool, progress: Callable[[int, int], object], checked: Checked
-) -> None:
+def _look_into(loaded: LoadedSpec, opened: Opened, pages: bool, say: Say, checked: Checked) -> None:
     """The data beyond the footers."""
     from god_ray.runtime import reading
 
     both = {"data.train": opened.train, "data.eval": opened.evaluation}
     sources = {key: source for key, source in both.items() if source is not None}
     limit_bytes = None if pages else loaded.spec.data.memory_bytes
-    found = reading.read_through(sources, limit_bytes, progress, checked.facts, checked.warnings)
+    found = reading.read_through(sources, limit_bytes, say, checked.facts, checked.warnings)
     checked.faults += _placed(list(found), loaded.origins)
     if opened.train is not None:
         reading.weigh_groups(opened.train, loaded.spec, checked.facts, checked.warnings)
@@ -154,7 +154,7 @@ def _placed(faults: Sequence[Fault], places: Mapping[str, str]) -> Iterator[Faul
             yield replace(fault, where=place, what=what)
 
 
-def _open(parts: Parts, warnings: list[str]) -> tuple[Opened, list[Fault]]:
+def _open(parts: Parts, warnings: list[str], say: Say) -> tuple[Opened, list[Fault]]:
     """Build the recipe, open the data sets; and what is wrong with each."""
     from god_ray.ingest.sources.opening import Conversion, open_source
     from god_ray.loop.seeding import BUILD, seed_generators
@@ -181,7 +181,7 @@ def _open(parts: Parts, warnings: list[str]) -> tuple[Opened, list[Fault]]:
         or opened.recipe is None
         or opened.recipe.collate is not None
     )
-    place = Conversion(parts.storage, parts.types, parts.nulls, _say, warnings.append)
+    place = Conversion(parts.storage, parts.types, parts.nulls, say, warnings.append)
     for name, paths in (("train", parts.train), ("evaluation", parts.evaluation)):
         if paths is not None:
             try:
@@ -193,10 +193,6 @@ def _open(parts: Parts, warnings: list[str]) -> tuple[Opened, list[Fault]]:
                     faults.append(replace(fault, key="data.columns") if wrong_name else fault)
     faults += _too_few_rows(parts, opened)
     return opened, faults
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _too_few_rows(parts: Parts, opened: Opened) -> Iterator[Fault]:

@@ -18,10 +18,10 @@ from god_ray.ingest import whole
 from god_ray.ingest.fitted import Fitted, from_json, to_json
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.ingest.sources import opening
-from god_ray.ingest.sources.progress import Say, silent
 from god_ray.recipe import Recipe
 from god_ray.runtime.assignment import Assignment, load_preprocess
 from god_ray.runtime.sample import head
+from god_ray.saying import Say, silent
 from god_ray.storage.store import above
 
 FILE = "fitted.json"
@@ -38,7 +38,7 @@ def equip(
     connect: waits until Ray is there; None: there will be none.
     """
     data, train = assignment.spec.data, assignment.train
-    large = _bytes(train) > QUICK_BYTES and data.reader == "ray"
+    large = train.decoded_bytes > QUICK_BYTES and data.reader == "ray"
 
     def on_ray() -> bool:
         if connect is None or not large:
@@ -72,7 +72,7 @@ def equip_for_trial(assignment: Assignment) -> tuple[Assignment, bool]:
     spec, train = assignment.spec, assignment.train
     if not spec.data.fit:
         return assignment, True
-    everything = _bytes(train) <= QUICK_BYTES
+    everything = train.decoded_bytes <= QUICK_BYTES
     sources = [train]
     if not everything:
         sources = [head(source, spec.batch_size) for source in (train, assignment.evaluation) if source]
@@ -88,10 +88,6 @@ def _try_evaluation(assignment: Assignment, on_ray: Callable[[], bool], say: Say
     preprocess = load_preprocess(assignment)
     if assignment.evaluation is not None and assignment.fitted and preprocess is not None:
         whole.go_through(assignment.evaluation, preprocess, on_ray(), say)
-
-
-def _bytes(source: ParquetSource) -> int:
-    return source.manifest.num_rows * source.row_bytes
 
 
 def require_tensors(assignment: Assignment, recipe: Recipe) -> None:

@@ -7,7 +7,7 @@ nothing in the folder. torch is imported inside, once the environment that it re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from god_ray.errors import DataError, FingerprintMismatch, UserError
 from god_ray.runtime import numerics
 from god_ray.runtime.record import Record
 from god_ray.runtime.run_folder import RunFolder
+from god_ray.saying import Say, Ticker, silent
 from god_ray.spec import RunSpec
 from god_ray.spec.paths import absolute
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from god_ray.ingest.sources.opening import Conversion
     from god_ray.loop.ports import Feed, LeafData
     from god_ray.plan import Cursor
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -44,11 +43,11 @@ def evaluate(
     data: Sequence[str] | None = None,
     step: int | None = None,
     best: bool = False,
-    say: Say = lambda text: None,
+    say: Say = silent,
 ) -> Evaluated:
     """Of `step`, of the best checkpoint or of the newest intact one; on `data`, or on the run's own.
 
-    data: files, folders or globs, or `file.py:function`. say: is told how far it is, leaf by leaf.
+    data: files, folders or globs, or `file.py:function`. say: is told how far it is.
     Raises UserError, DataError, RecipeError, RunNotFound or CheckpointError.
     """
     record = folder.read()
@@ -140,7 +139,7 @@ class _Counted:
     """A feed that says how many rows it has handed out."""
 
     def __init__(self, feed: Feed, num_rows: int, say: Say) -> None:
-        self.feed, self.num_rows, self.say = feed, num_rows, say
+        self.feed, self.ticker = feed, Ticker("evaluating", num_rows, say, "rows", 1)
         self.counters: dict[str, Any] = feed.counters
         self.done = 0
 
@@ -150,7 +149,7 @@ class _Counted:
     def leaf(self, cursor: Cursor, lane: int) -> LeafData | None:
         data = self.feed.leaf(cursor, lane)
         if data is not None:
-            self.say(f"evaluated {self.done} of {self.num_rows} rows")
+            self.ticker.tick(self.done)
             self.done += len(data.rows)
         return data
 

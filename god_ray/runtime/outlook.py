@@ -77,6 +77,6 @@ def _data_bytes(assignment: Assignment) -> int:
     """Decoded rows in memory: the whole set, or two windows for each lane, all of them with one worker."""
     data, train = assignment.spec.data, assignment.train
     if data.shuffle == "full":
-        return train.manifest.num_rows * train.row_bytes
+        return train.decoded_bytes
     rows = 2 * assignment.spec.lanes * data.window * int(train.manifest.rows.max())
     return min(rows, train.manifest.num_rows) * train.row_bytes

@@ -6,7 +6,7 @@ words. Small sets are read through, larger ones when asked to. Nothing here fail
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from god_ray.ingest.fault import refuse
@@ -14,18 +14,17 @@ from god_ray.ingest.pages import read_pages
 from god_ray.ingest.parquet import ParquetSource
 from god_ray.plan import MAX_FRAGMENT_ROWS
 from god_ray.runtime.fault import Fault, faults_of
+from god_ray.saying import Say, Ticker
 from god_ray.spec import RunSpec
 
 LARGE_GROUP_ROWS = 8 * MAX_FRAGMENT_ROWS
 _SMALL_BYTES = 64 << 20
-Progress = Callable[[int, int], object]
-"""Told (rows read, rows in all)."""
 
 
 def read_through(
     sources: Mapping[str, ParquetSource],
     limit_bytes: int | None,
-    progress: Progress,
+    say: Say,
     facts: dict[str, Any],
     warnings: list[str],
 ) -> Iterator[Fault]:
@@ -35,11 +34,11 @@ def read_through(
     """
     facts["files_not_read"] = 0
     for key, source in sources.items():
-        expected = source.manifest.num_rows * source.row_bytes
+        expected = source.decoded_bytes
         if limit_bytes is not None and expected > limit_bytes:
             facts["files_not_read"] += len(source.manifest.files)
             continue
-        pages = read_pages(source, progress)
+        pages = read_pages(source, Ticker(f"reading {key}", source.manifest.num_rows, say, "rows", 1).tick)
         if pages.faults:
             yield from faults_of(refuse(pages.faults), key)
         elif pages.decoded_bytes > 4 * max(expected, _SMALL_BYTES):
@@ -54,7 +53,7 @@ def weigh_groups(source: ParquetSource, spec: RunSpec, facts: dict[str, Any], wa
     """What reading the training rows will cost."""
     path, rows, stored_bytes = source.largest_group()
     facts["largest_row_group"] = {"file": path, "rows": rows, "stored_bytes": stored_bytes}
-    fits = source.manifest.num_rows * source.row_bytes <= spec.data.memory_bytes
+    fits = source.decoded_bytes <= spec.data.memory_bytes
     windows = spec.data.shuffle in ("window", "none") or (spec.data.shuffle == "auto" and not fits)
     if windows and rows > LARGE_GROUP_ROWS:
         text = f"{path} has a row group of {rows} rows, {stored_bytes / 1e6:.0f} MB in the columns used"

@@ -10,6 +10,7 @@ import json
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from god_ray.errors import UserError
 from god_ray.storage.store import Store, write_bytes
@@ -24,10 +25,11 @@ def require_shared(store: Store, group: Group) -> None:
     word = group.gather_bytes(word)[0]
     fault = fault or _fault(lambda: _compare(store, word))
     if not fault and not leads:
-        fault = _fault(lambda: write_bytes(store, own, word))
+        fault = _fault(lambda: write_bytes(store, own, word)) or _fault(lambda: store.remove(own))
     told = group.gather_bytes(json.dumps([socket.gethostname(), fault]).encode())
-    if leads or not fault:
-        store.remove(own)
+    if leads:
+        with suppress(OSError):  # all have compared: what is left of it hurts nobody
+            store.remove(own)
     faults = [(node, text) for node, text in map(json.loads, told) if text]
     if faults:
         where = "; ".join(dict.fromkeys(f"node {node}: {text}" for node, text in faults))

@@ -8,11 +8,11 @@ part of the ledger that cannot be read as RunFailed (`facts`); both as a line of
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from time import time
 from typing import Any
 
+from god_ray.checkpoint import files
 from god_ray.errors import RunFailed, RunNotFound
 from god_ray.monitor.newest import newest
 from god_ray.runtime.run_folder import FINAL, RunFolder, run_names
@@ -20,7 +20,6 @@ from god_ray.storage.store import below
 
 UNREADABLE = "UNREADABLE"
 """In a listing, in place of a state: the run's record is damaged, and `reason` says how."""
-_CHECKPOINT = re.compile(r"step-(\d{8,})/manifest\.json")
 
 
 def facts(folder: RunFolder) -> dict[str, Any]:
@@ -64,14 +63,14 @@ def listing(storage: str | Path) -> list[dict[str, Any]]:
 
 def checkpoints(folder: RunFolder) -> list[int]:
     """The steps of all complete checkpoints: those that have a manifest."""
-    matches = map(_CHECKPOINT.fullmatch, folder.checkpoint_store.list())
-    return sorted(int(match[1]) for match in matches if match)
+    found = files.by_step(folder.checkpoint_store.list())
+    return [step for step, there in found.items() if files.MANIFEST in there]
 
 
 def saved_at(folder: RunFolder, step: int) -> float:
     """Unix second at which it became durable; now, if it has been removed this moment, or is damaged."""
     try:
-        told = json.loads(folder.checkpoint_store.read(f"step-{step:08d}/manifest.json"))
+        told = json.loads(folder.checkpoint_store.read(files.path(step, files.MANIFEST)))
         return float(told["content"]["written_at"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return time()

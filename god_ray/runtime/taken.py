@@ -6,11 +6,12 @@ In: names, from `weight_fit.py`. Out: plain data, one line of text. Must import 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_SHOWN = 8
+from god_ray.errors import few
+
 DIFFERENCES = {
     "missing": "not in the file",
     "unknown": "not in the model",
@@ -55,9 +56,3 @@ def _parts(taken: Mapping[str, Any]) -> Iterator[str]:
         yield f"cast without changing a value: {few(taken['casts'])}"
     if taken["stripped"]:
         yield f"{taken['stripped']} taken off the file's names"
-
-
-def few(names: Sequence[str]) -> str:
-    """The first ones, and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

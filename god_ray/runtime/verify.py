@@ -8,7 +8,6 @@ too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from god_ray.checkpoint.files import folder
@@ -18,15 +17,14 @@ from god_ray.runtime.findings import Findings
 from god_ray.runtime.run_folder import RunFolder
 from god_ray.runtime.verify_against import compare
 from god_ray.runtime.verify_steps import Seen, check_steps
+from god_ray.saying import Say, silent
 
 if TYPE_CHECKING:
     from god_ray.checkpoint.store import CheckpointStore
 
 
-def verify(
-    folder: RunFolder, against: RunFolder | None = None, say: Callable[[str], None] = lambda text: None
-) -> Findings:
-    """Check a run, and compare it with another. `say` is told of each epoch that was checked."""
+def verify(folder: RunFolder, against: RunFolder | None = None, say: Say = silent) -> Findings:
+    """Check a run, and compare it with another. `say` is told how far it is."""
     from god_ray.checkpoint.store import CheckpointStore
 
     found = Findings()

@@ -7,7 +7,7 @@ checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ from god_ray.plan.expected import step_checksums
 from god_ray.runtime.findings import Findings
 from god_ray.runtime.ledger_scan import Line, scan
 from god_ray.runtime.run_folder import RunFolder
+from god_ray.saying import Say, Ticker
 from god_ray.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -35,14 +36,12 @@ class Seen:
     digests: dict[int, str] = field(default_factory=dict)
 
 
-def check_steps(
-    folder: RunFolder, record: dict[str, Any], spec: RunSpec, found: Findings, say: Callable[[str], None]
-) -> Seen:
+def check_steps(folder: RunFolder, record: dict[str, Any], spec: RunSpec, found: Findings, say: Say) -> Seen:
     """Read the whole ledger, an epoch at a time."""
     train = _source(folder, spec, "train", record["data_fingerprint"], found)
     plan = _plan(record, spec, train, found)
     eval_rows = _eval_rows(folder, record, spec, train, found)
-    seen = Seen()
+    seen, ticker = Seen(), Ticker("verifying", record["num_steps"], say, "steps", 1)
     for epoch, lines in _epochs(scan(folder.ledger, found), record["steps_per_epoch"]):
         seen.last_step = lines[-1].step
         seen.digests |= {line.step: line.digest for line in lines if line.digest}
@@ -55,7 +54,7 @@ def check_steps(
             _whole_epoch(epoch, lines, record["num_rows"], found)
         if plan is not None:
             _rows(plan, epoch, lines, found)
-        say(f"epoch {epoch + 1}, step {seen.last_step}: {found.counts.total()} differences so far")
+        ticker.tick(seen.last_step)
     _held(seen, plan, record["num_rows"], found)
     return seen
 

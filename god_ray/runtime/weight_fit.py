@@ -14,8 +14,8 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from god_ray.errors import UserError
-from god_ray.runtime.taken import DIFFERENCES, Taken, few
+from god_ray.errors import UserError, few
+from god_ray.runtime.taken import DIFFERENCES, Taken
 
 Named = Mapping[str, Tensor]
 _WRAPPERS: dict[str, Callable[[str], str]] = {

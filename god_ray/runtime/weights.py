@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from god_ray.checkpoint import files
 from god_ray.checkpoint.state import Snapshot
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import ResumeRefused, UserError
@@ -47,7 +48,7 @@ def pin_weights(assignment: Assignment) -> Assignment:
     if _is_run(place):
         found = _of_run(place).newest_intact()
         if found is not None:  # else it is refused when it is read
-            place = below(place, f"checkpoints/step-{found.step:08d}")
+            place = below(place, f"checkpoints/{files.folder(found.step)}")
     start = spec.init_from.model_copy(update={"path": place})
     return assignment.with_spec(spec.model_copy(update={"init_from": start}))
 

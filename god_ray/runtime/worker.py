@@ -25,6 +25,7 @@ import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from god_ray import errors
+from god_ray.checkpoint import files
 from god_ray.checkpoint.share import WHOLE, Share
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import AuditMismatch, FingerprintMismatch, GodRayError, UserError
@@ -62,7 +63,7 @@ class RayReporter:
 
     def report(self, step: int, metrics: Mapping[str, Any]) -> None:
         storage = ray.train.get_context().get_storage()
-        path = f"{storage.experiment_fs_path}/checkpoints/step-{step:08d}"
+        path = f"{storage.experiment_fs_path}/checkpoints/{files.folder(step)}"
         ray.train.report(
             {"step": step, **metrics},
             checkpoint=Checkpoint(path, storage.storage_filesystem) if self.leader else None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import strftime
@@ -17,12 +16,11 @@ from typing import Any
 from god_ray.errors import GodRayError, RunExists, RunFailed, UserError
 from god_ray.runtime.cluster import connecting, require_room
 from god_ray.runtime.numerics import prepare_process
+from god_ray.saying import Say
 from god_ray.spec import RunSpec, Sweep, load
 from god_ray.spec.paths import absolute
 from god_ray.storage.store import is_remote
 from god_ray.sweep.ranking import Row, ranked
-
-Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)

@@ -172,12 +172,13 @@ def test_an_evaluation_set_that_has_changed_is_named(tmp_path: Path, god_ray_her
     assert "data.eval has changed since the run began" in err
 
 
-def test_how_far_it_is(finished_run: RunFolder) -> None:
+def test_how_far_it_is(finished_run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     from god_ray.runtime.evaluation import evaluate
 
+    monkeypatch.setattr("god_ray.saying.EVERY_S", 0.0)
     said: list[str] = []
     evaluate(finished_run, say=said.append)
-    assert said[:3] == [f"evaluated {done} of 13 rows" for done in (0, 2, 4)]
+    assert said[:3] == [f"evaluating: {done} of 13 rows" for done in (0, 2, 4)]
 
 
 # ---- refusals, in three parts

@@ -20,6 +20,7 @@ from pyarrow import fs
 from s3 import Endpoint
 from small_runs import RECIPE, project
 
+from god_ray import saying
 from god_ray.errors import DataError
 from god_ray.ingest.pages import read_pages
 from god_ray.ingest.parquet import ParquetSource
@@ -163,15 +164,18 @@ def large_for_check(folder: Path, train: Path | str) -> Path:
     return project(folder, data=data, checkpoint={"every_steps": 4})
 
 
-def test_pages_of_a_large_set_are_read_when_asked_for(god_ray_here, tmp_path: Path) -> None:
+def test_pages_of_a_large_set_are_read_when_asked_for(
+    god_ray_here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = large_for_check(tmp_path, "train.parquet")
     told = check(spec)
     assert (told.faults, told.facts["files_not_read"]) == ([], 1)
     assert any("pages of 1 files were not read" in text for text in told.warnings)
-    progress: list[tuple[int, int]] = []
-    told = check(spec, pages=True, progress=lambda done, total: progress.append((done, total)))
+    monkeypatch.setattr(saying, "EVERY_S", 0.0)
+    said: list[str] = []
+    told = check(spec, pages=True, say=said.append)
     assert (told.faults, told.facts["files_not_read"]) == ([], 0)
-    assert progress == [(16, 50), (32, 50), (48, 50), (50, 50)]
+    assert said == [f"reading data.train: {done} of 50 rows" for done in (16, 32, 48, 50)]
     code, _, err = god_ray_here("check", spec, "--pages")
     assert code == 0
     assert "were not read" not in err
@@ -212,6 +216,7 @@ def test_very_wide_rows(tmp_path: Path) -> None:
 
 READ_ALL = """
 import sys, pyarrow
+from god_ray import saying
 from god_ray.errors import DataError
 from god_ray.ingest.pages import read_pages
 from god_ray.ingest.parquet import ParquetSource

@@ -72,7 +72,7 @@ def test_a_large_file_is_told_by_its_time(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(stamps(storage)) == 4
 
 
-@pytest.mark.parametrize("damage", ["part gone", "part cut", "manifest gone", "manifest torn"])
+@pytest.mark.parametrize("damage", ["part gone", "part cut", "manifest gone", "manifest torn", "no manifest"])
 def test_a_damaged_copy_is_made_again(tmp_path: Path, damage: str) -> None:
     path, storage = write(tmp_path / "t.csv", 100), tmp_path / "runs"
     first = opened(path, storage)
@@ -84,6 +84,8 @@ def test_a_damaged_copy_is_made_again(tmp_path: Path, damage: str) -> None:
         part.write_bytes(part.read_bytes()[:-1])
     elif damage == "manifest gone":
         manifest.unlink()
+    elif damage == "no manifest":
+        manifest.write_text("[]")
     else:
         manifest.write_text(manifest.read_text()[:-9])
     assert opened(path, storage) == first

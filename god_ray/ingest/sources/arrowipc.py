@@ -17,7 +17,7 @@ import pyarrow.feather
 from god_ray.errors import DataError
 from god_ray.ingest.fault import Fault, first_line, refuse
 from god_ray.ingest.listing import Found
-from god_ray.ingest.sources.progress import Say, Ticker
+from god_ray.saying import Say, Ticker
 
 _FEATHER_1 = b"FEA1"
 _ARROW = b"ARROW1"

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from god_ray.errors import UserError
 from god_ray.ingest.fault import Fault, refuse
 from god_ray.plan import MAX_FRAGMENT_ROWS
-from god_ray.storage.store import Store, above, below, open_store
+from god_ray.storage.store import Store, above, below, open_store, write_bytes
 
 FORMAT = 1
 """Of the copies. Another number is another key: what an older god_ray made is left alone."""
@@ -56,10 +56,10 @@ def origin(path: str) -> str:
     if f"/{FOLDER}/" not in folder or not name.startswith("part-"):
         return path
     try:
-        made_from = json.loads(open_store(folder).read(MANIFEST)).get("made_from")
-    except (OSError, ValueError):  # only words are lost
+        made_from = json.loads(open_store(folder).read(MANIFEST))["made_from"]
+    except (OSError, ValueError, KeyError, TypeError):  # only words are lost
         return path
-    return made_from or path
+    return str(made_from or path)
 
 
 def find(copies: Store, key: str) -> Copy | None:
@@ -67,16 +67,15 @@ def find(copies: Store, key: str) -> Copy | None:
     with _storage(copies):
         try:
             manifest = json.loads(copies.read(f"{key}/{MANIFEST}"))
+            parts, notes = dict(manifest["parts"]), tuple(map(str, manifest["notes"]))
         except FileNotFoundError:
             return None
-        except ValueError:  # not ours any more: it is made again
+        except (ValueError, KeyError, TypeError):  # not ours any more: it is made again
             return None
         there = copies.list(key)
-    if any(there.get(f"{key}/{name}") != size for name, size in manifest["parts"].items()):
+    if any(there.get(f"{key}/{name}") != size for name, size in parts.items()):
         return None
-    return Copy(
-        tuple(below(copies.uri, f"{key}/{name}") for name in manifest["parts"]), tuple(manifest["notes"])
-    )
+    return Copy(tuple(below(copies.uri, f"{key}/{name}") for name in parts), notes)
 
 
 def make(copies: Store, key: str, tables: Iterable[pa.Table], notes: list[str], made_from: str = "") -> Copy:
@@ -109,8 +108,7 @@ def seal(
         there = copies.list(key)
         sizes = {name: there[f"{key}/{name}"] for name in names}
         said = {"format": FORMAT, "made_from": made_from, "parts": sizes, "notes": list(notes)}
-        text = json.dumps(said, indent=1) + "\n"
-        copies.write(f"{key}/{MANIFEST}", lambda path: path.write_text(text))
+        write_bytes(copies, f"{key}/{MANIFEST}", f"{json.dumps(said, indent=1)}\n".encode())
     return Copy(tuple(below(copies.uri, f"{key}/{name}") for name in names), tuple(notes))
 
 

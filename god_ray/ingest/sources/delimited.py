@@ -22,8 +22,9 @@ import pyarrow.csv
 from god_ray.errors import DataError
 from god_ray.ingest.fault import Fault, refuse
 from god_ray.ingest.listing import Found
-from god_ray.ingest.sources.progress import Say, Ticker, bytes_of, reading
+from god_ray.ingest.sources.progress import bytes_of, reading
 from god_ray.ingest.sources.texttypes import ColumnType, convert
+from god_ray.saying import Say, Ticker
 
 BLOCK_BYTES = 8 << 20
 DELIMITERS = {"csv": ",", "tsv": "\t"}

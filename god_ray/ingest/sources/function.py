@@ -16,7 +16,7 @@ import pyarrow as pa
 from god_ray.errors import DataError
 from god_ray.ingest.sources import copies, items
 from god_ray.ingest.sources.arrowipc import plain
-from god_ray.ingest.sources.progress import Say, Ticker
+from god_ray.saying import Say, Ticker
 from god_ray.storage.store import Store
 from god_ray.userfile import UserFile
 

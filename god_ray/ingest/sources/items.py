@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from god_ray.errors import DataError
-from god_ray.ingest.sources.progress import Ticker
+from god_ray.saying import Ticker
 
 ROWS = 4096
 SINGLE = "value"

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from god_ray.errors import DataError
 from god_ray.ingest.fault import Fault, refuse
 from god_ray.ingest.listing import Found
-from god_ray.ingest.sources.progress import Say, Ticker, bytes_of
+from god_ray.ingest.sources.progress import bytes_of
+from god_ray.saying import Say, Ticker
 
 ROWS = 16_384
 _ONE_A_LINE = "write one object a line"

@@ -22,8 +22,9 @@ from god_ray.ingest.sources import copies, function
 from god_ray.ingest.sources.arrowipc import ArrowFiles
 from god_ray.ingest.sources.delimited import Delimited
 from god_ray.ingest.sources.jsonlines import JsonLines
-from god_ray.ingest.sources.progress import Say, silent, stamp
+from god_ray.ingest.sources.progress import stamp
 from god_ray.ingest.sources.texttypes import TYPES
+from god_ray.saying import Say, silent
 from god_ray.spec.paths import is_function
 
 _KINDS = {

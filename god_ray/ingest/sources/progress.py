@@ -1,7 +1,7 @@
-"""Reading a large file, and saying every few seconds how far that is.
+"""Reading a file of text: its content, uncompressed, and what tells it from another file.
 
-In: a path, `say`. Out: a binary stream (uncompressed), progress in words. Must not know formats. A file that
-cannot be read, or is not whole, shows as a DataError that names it.
+In: a path. Out: a binary stream and how far it is read; a stamp. Must not know formats. A file that cannot be
+read, or is not whole, shows as a DataError that names it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import monotonic
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -19,28 +18,7 @@ import pyarrow as pa
 from god_ray.errors import DataError
 from god_ray.ingest.fault import first_line
 
-Say = Callable[[str], object]
-EVERY_S = 2.0
 HASHED_BYTES = 64 << 20
-
-
-def silent(text: str) -> None:
-    pass
-
-
-class Ticker:
-    """`tick` says "doing X: 12 of 80 MB" now and then, nothing for what is quick."""
-
-    def __init__(self, doing: str, total: int, say: Say, unit: str = "MB", scale: int = 1_000_000) -> None:
-        self._doing, self._total, self._say, self._unit, self._scale = doing, total, say, unit, scale
-        self._next = monotonic() + EVERY_S
-
-    def tick(self, done: int) -> None:
-        now = monotonic()
-        if now < self._next:
-            return
-        self._next = now + EVERY_S
-        self._say(f"{self._doing}: {done // self._scale} of {self._total // self._scale} {self._unit}")
 
 
 @contextmanager
