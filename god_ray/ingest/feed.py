@@ -65,6 +65,6 @@ def open_feed(
     if reader == "ray" and not read_at_once(source, plan):
         from god_ray.ingest.raydata import RayCarrier
 
-        carrier = RayCarrier(source, preprocess, direct, counters, changed, memory_bytes)
+        carrier = RayCarrier(source, preprocess, direct, counters, changed, memory_bytes, plan.lanes)
     supply = Supply(source, plan, carrier, direct, counters, collate, num_steps, changed)
     return MemoryFeed(supply, patience_s) if plan.shuffle == "full" else WindowFeed(supply)

@@ -40,6 +40,8 @@ Work = Callable[[int, Task], pa.Table]
 """Reads a task and makes one small table of it."""
 Failed = RayError
 """What Ray raises for reasons of its own."""
+STORE_SHARE = 0.5
+"""Of the object store, for what Ray holds ready for all workers together: each would take so much alone."""
 REST_S = 1.0
 """The longest time between two rounds of Ray's scheduling loop."""
 
@@ -55,12 +57,15 @@ class RayCarrier(AheadCarrier):
         counters: Counters,
         changed: threading.Condition,
         memory_bytes: int,
+        most_workers: int,
     ) -> None:
+        """most_workers: so many may share Ray's object store with this one."""
         if not ray.is_initialized():
             raise ValueError('reader="ray" needs an initialised Ray; use reader="direct" without one')
         register_by_value()
         _keep_console_quiet()
-        begin = partial(RayExecution, source.reader, source.row_bytes, preprocess)
+        share = STORE_SHARE * ray.cluster_resources().get("object_store_memory", float("inf")) / most_workers
+        begin = partial(RayExecution, source.reader, source.row_bytes, preprocess, share)
         super().__init__(begin, direct, counters, changed, memory_bytes)
 
 
@@ -68,12 +73,20 @@ class RayExecution:
     """One Ray Dataset over a bunch of tasks."""
 
     def __init__(
-        self, reader: Reader, row_bytes: int, preprocess: Preprocess | None, tasks: Sequence[Task]
+        self,
+        reader: Reader,
+        row_bytes: int,
+        preprocess: Preprocess | None,
+        store_bytes: float,
+        tasks: Sequence[Task],
     ) -> None:
+        """store_bytes: of Ray's object store, for what it brings; Ray waits when that is used up."""
         self._num_tasks = len(tasks)
         self._executor: Any = None
         self._wanted = threading.Event()
-        self._dataset = _dataset(_TaskSource(row_bytes, tasks, partial(_read, reader)), preprocess)
+        self._dataset = _dataset(
+            _TaskSource(row_bytes, tasks, partial(_read, reader)), preprocess, store_bytes
+        )
 
     def tables(self) -> Generator[tuple[int, pa.Table], None, None]:
         blocks = self._dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
@@ -181,10 +194,12 @@ class _TaskSource(Datasource):  # type: ignore[misc]
         return ReadTask(partial(self._read, index, task), size)
 
 
-def _dataset(source: _TaskSource, preprocess: Preprocess | None) -> Any:
+def _dataset(source: _TaskSource, preprocess: Preprocess | None, store_bytes: float | None = None) -> Any:
     with _building:
         context = ray.data.DataContext.get_current().copy()
         context.execution_options.preserve_order = True
+        limits = ray.data.ExecutionResources.for_limits(object_store_memory=store_bytes)
+        context.execution_options.resource_limits = limits
         context.target_max_block_size = None  # one block per task
         context.execution_no_progress_timeout_s = -1  # a trainer may use one window for hours
         context.raise_original_map_exception = True  # the user's error, not a wrapper's text
