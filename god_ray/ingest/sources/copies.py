@@ -57,7 +57,7 @@ def origin(path: str) -> str:
         return path
     try:
         made_from = json.loads(open_store(folder).read(MANIFEST)).get("made_from")
-    except (OSError, ValueError):  # only words are lost
+    except (OSError, ValueError, AttributeError):  # only words are lost
         return path
     return made_from or path
 
@@ -67,16 +67,15 @@ def find(copies: Store, key: str) -> Copy | None:
     with _storage(copies):
         try:
             manifest = json.loads(copies.read(f"{key}/{MANIFEST}"))
+            parts, notes = dict(manifest["parts"]), tuple(manifest["notes"])
         except FileNotFoundError:
             return None
-        except ValueError:  # not ours any more: it is made again
+        except (ValueError, KeyError, TypeError):  # not ours any more: it is made again
             return None
         there = copies.list(key)
-    if any(there.get(f"{key}/{name}") != size for name, size in manifest["parts"].items()):
+    if any(there.get(f"{key}/{name}") != size for name, size in parts.items()):
         return None
-    return Copy(
-        tuple(below(copies.uri, f"{key}/{name}") for name in manifest["parts"]), tuple(manifest["notes"])
-    )
+    return Copy(tuple(below(copies.uri, f"{key}/{name}") for name in parts), notes)
 
 
 def make(copies: Store, key: str, tables: Iterable[pa.Table], notes: list[str], made_from: str = "") -> Copy:
@@ -150,10 +149,7 @@ def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     try:
         return pq.ParquetWriter(path, schema, write_page_checksum=True)
     except pa.ArrowNotImplementedError:
-        rule, fix = (
-            "Parquet has no such type, and what is not Parquet becomes Parquet",
-            "make it another type",
-        )
+        rule, fix = "Parquet, in which a copy is kept, has no such type", "make it another type"
         raise refuse([Fault("", f.name, str(f.type), rule, fix) for f in schema if not _is_kept(f)]) from None
 
 
