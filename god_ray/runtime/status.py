@@ -20,7 +20,7 @@ from god_ray.storage.store import below
 
 UNREADABLE = "UNREADABLE"
 """In a listing, in place of a state: the run's record is damaged, and `reason` says how."""
-_CHECKPOINT = re.compile(r"step-(\d{8,})/manifest\.json")
+_CHECKPOINT = re.compile(r"step-([0-9]{8,})/manifest\.json")
 
 
 def facts(folder: RunFolder) -> dict[str, Any]:
