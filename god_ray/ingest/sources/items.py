@@ -70,7 +70,7 @@ def _value(value: Any) -> Any:
 
 def _type(values: list[Any], name: str, subject: str) -> pa.DataType:
     """Of the first rows: an array's shape and element are part of it."""
-    first = next((value for value in values if value is not None), None)
+    first: Any = next((value for value in values if value is not None), None)
     try:
         if isinstance(first, np.ndarray):
             if 0 in first.shape:
@@ -115,7 +115,7 @@ def _is_like(value: Any, kind: pa.DataType) -> bool:
     if isinstance(value, np.generic):
         return bool(pa.from_numpy_dtype(value.dtype) == kind)
     if isinstance(value, bool | int | float | str | bytes | datetime.date):  # a datetime is a date, too
-        return _scalar_type(value) == kind
+        return bool(_scalar_type(value) == kind)
     try:
         pa.array([value], kind)  # None, lists
     except (pa.ArrowException, TypeError, ValueError):
