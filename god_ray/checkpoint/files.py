@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from god_ray.checkpoint.share import Share
 
 MANIFEST = "manifest.json"
-_FOLDER = re.compile(r"step-(\d{8,})/([^/]+)")
-_NAME = re.compile(r"(model|optimizer|state|share)(?:-\d+of\d+)?(?:\.(\d+))?\.(?:safetensors|json)")
+_FOLDER = re.compile(r"step-([0-9]{8,})/([^/]+)")
+_NAME = re.compile(r"(model|optimizer|state|share)(?:-[0-9]+of[0-9]+)?(?:\.([0-9]+))?\.(?:safetensors|json)")
 
 
 def folder(step: int) -> str:

@@ -170,11 +170,14 @@ class CheckpointStore:
     def _manifest(self, step: int) -> Manifest:
         name = Manifest.NAME
         try:
-            return Manifest.parse(self.store.read(files.path(step, name)))
+            manifest = Manifest.parse(self.store.read(files.path(step, name)))
         except FileNotFoundError:
             raise Unfinished(f"{name} is missing (a save that was not finished)") from None
         except OSError as error:
             raise self._unreadable(name, error) from error
+        if manifest.step != step:
+            raise NotIntact(f"the folder is named for step {step}, its manifest says {manifest.step}")
+        return manifest
 
     def _unreadable(self, name: str, error: OSError) -> Exception:
         """On a disk that is damage; a store that does not answer must not make a run go back."""
@@ -218,8 +221,6 @@ class CheckpointStore:
         manifest = self._manifest(step)
         if not self._ours(manifest):
             raise NotIntact(f"belongs to another run ({manifest.run})")
-        if manifest.step != step:
-            raise NotIntact(f"the folder is named for step {step}, its manifest says {manifest.step}")
         model: dict[str, Tensor] = {}
         optimizer: dict[str, Tensor] = {}
         scalars: dict[str, Any] = {}

@@ -82,14 +82,14 @@ def summary(result: Result) -> Iterator[str]:
 
 
 def _newest(place: str) -> str | None:
-    """The newest checkpoint of the run at `place`."""
-    from god_ray.checkpoint import files
+    """The newest checkpoint of the run at `place`, which may lie beside others."""
+    from god_ray.checkpoint.store import CheckpointStore
     from god_ray.runtime.run_folder import RunFolder
-    from god_ray.runtime.status import checkpoints
-    from god_ray.storage.store import below
 
-    step = max(checkpoints(RunFolder(place)), default=None)
-    return None if step is None else below(place, f"checkpoints/{files.folder(step)}")
+    folder = RunFolder(place)
+    store = CheckpointStore(folder.checkpoint_store, 0, run=folder.read()["id"])
+    step = max(store.steps(), default=None)
+    return None if step is None else store.place(step)
 
 
 def finite(metrics: dict[str, Any]) -> dict[str, Any]:

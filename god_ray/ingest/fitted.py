@@ -15,15 +15,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from god_ray.errors import DataError
 from god_ray.ingest.columns import HIDDEN, describe
 from god_ray.ingest.sources.copies import origin
 
 FORMAT = 1
-_ANY_WHOLE = pa.decimal128(20)
-"""Holds every int64 and every uint64."""
+_KINDS = {str: "texts", int: "whole numbers", bool: "truth values"}
 
 
 @dataclass(frozen=True)
@@ -55,20 +53,19 @@ class Categories:
         return len(self.values)
 
     @cached_property
-    def known(self) -> pa.Array:
-        whole = type(self.values[0]) is int
-        return pa.array(self.values, _ANY_WHOLE if whole else None)
+    def _codes(self) -> dict[Any, int]:
+        return {value: code for code, value in enumerate(self.values)}
 
     def apply(self, column: pa.ChunkedArray) -> pa.Array:
-        """Raises ValueError with the first value that has no code."""
-        column = _simple(column)
-        alike = column.cast(_ANY_WHOLE) if pa.types.is_integer(column.type) else column
-        if alike.type != self.known.type:
-            raise TypeError
-        codes = pc.index_in(alike, value_set=self.known)
-        if codes.null_count:
-            raise ValueError(column[pc.index(codes.is_null(), True).as_py()].as_py())
-        return pc.cast(codes, pa.int64()).combine_chunks()
+        """Raises ValueError with the first value that has no code, TypeError for values of another kind."""
+        if (kind := _KINDS[type(self.values[0])]) != _kind(column.type):
+            raise TypeError(kind)
+        coded = column.combine_chunks().dictionary_encode()
+        there = coded.dictionary.to_pylist()
+        unknown = [value for value in there if value not in self._codes]
+        if unknown:
+            raise ValueError(unknown[0])
+        return pa.array([self._codes[value] for value in there], pa.int64()).take(coded.indices)
 
 
 @dataclass(frozen=True)
@@ -151,10 +148,10 @@ def apply_fitted(fitted: Fitted, table: pa.Table, where: str) -> pa.Table:
         column = column_to_fit(table, name, statistic.kind, where)
         try:
             new = statistic.apply(column)
-        except TypeError:
+        except TypeError as error:
             raise refused(
                 where,
-                f"column {name} is {column.type}, and its categories are {_typed(statistic)}",
+                f"column {name} is {column.type}, and its categories are {error}",
                 "They were taken from the training set.",
                 "give both sets one type",
                 name,
@@ -171,9 +168,10 @@ def apply_fitted(fitted: Fitted, table: pa.Table, where: str) -> pa.Table:
     return table
 
 
-def _typed(statistic: Statistic) -> str:
-    kind = statistic.known.type if isinstance(statistic, Categories) else pa.string()
-    return "whole numbers" if kind == _ANY_WHOLE else str(kind)
+def _kind(kind: pa.DataType) -> str:
+    if pa.types.is_boolean(kind):
+        return _KINDS[bool]
+    return _KINDS[int] if pa.types.is_integer(kind) else _KINDS[str]
 
 
 def refused(where: str, what: str, why: str, fix: str, column: str = "") -> DataError:

@@ -16,7 +16,7 @@ from god_ray.errors import Bug
 from god_ray.ingest.held import Held, Leaf, hold
 from god_ray.ingest.sequence import Key, needs
 from god_ray.ingest.supply import Supply
-from god_ray.ingest.tasks import Task
+from god_ray.ingest.tasks import SameColumns, Task
 from god_ray.ingest.window_loader import WindowLoader, task_of
 from god_ray.plan import Cursor, Window
 
@@ -100,14 +100,15 @@ class WindowFeed:
         self.counters["random_reads"] += 1
         order = self._plan.epoch(epoch)
         parts: list[Part] = []
+        same_columns = SameColumns()
         for window in order.windows(lane, lo):
             if window.start >= hi:
                 break
             wanted = slice(max(lo - window.start, 0), hi - window.start)
-            parts.append(self._pick(window, order.window_permutation(window)[wanted]))
+            parts.append(self._pick(window, order.window_permutation(window)[wanted], same_columns))
         return _gather(parts)
 
-    def _pick(self, window: Window, index: NDArray[np.int64]) -> Part:
+    def _pick(self, window: Window, index: NDArray[np.int64], same_columns: SameColumns) -> Part:
         """The rows at these places of the window, read from as few pieces as hold them."""
         starts = np.cumsum([0] + [segment.hi - segment.lo for segment in window.segments])
         piece_of = np.searchsorted(starts, index, side="right") - 1
@@ -116,6 +117,7 @@ class WindowFeed:
         pieces = tuple(self._supply.source.piece(part.fragment, part.lo, part.hi) for part in segments)
         read_starts = np.cumsum([0] + [piece.rows for piece in pieces])[:-1]
         table = self._supply.direct.read(Task(("random", window.lane, window.index), pieces))
+        same_columns(table)
         return hold(table, self._supply.collate), index - starts[piece_of] + read_starts[nth]
 
     def _worth_carrying(self, cursor: Cursor, lanes: range, held: frozenset[Key]) -> Iterator[Task]:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from god_ray.errors import RunFailed
 
 LIVE = "live.jsonl"
-_SEGMENT = re.compile(r"(\d+)-(\d+)\.jsonl")
+_SEGMENT = re.compile(r"([0-9]+)-([0-9]+)\.jsonl")
 
 
 @dataclass(frozen=True, order=True)

@@ -275,7 +275,7 @@ def run_names(storage: str | Path) -> list[str]:
             files = [name.split("/") for name in open_store(str(storage)).list()]
         runs = (parts for *parts, file in files if file == "run.json" and len(parts) in (1, 2))
         return sorted("/".join(parts) for parts in runs if all(map(_is_name, parts)))
-    root = Path(plain(str(storage))).expanduser()
+    root = _on_disk(str(storage))
     records = (*root.glob("[!.]*/run.json"), *root.glob("[!.]*/[!.]*/run.json"))
     return sorted(str(path.parent.relative_to(root)) for path in records)
 
@@ -286,8 +286,17 @@ def _places(run: str, storage: str) -> list[str | Path]:
         return [run]
     own = Path(run).expanduser().resolve()
     if not is_remote(storage):
-        return [(Path(plain(storage)).expanduser() / run).resolve(), own]
+        return [(_on_disk(storage) / run).resolve(), own]
     return [below(storage, run), own] if all(map(_is_name, run.split("/"))) else [own]
+
+
+def _on_disk(storage: str) -> Path:
+    try:
+        return Path(plain(storage)).expanduser()
+    except ValueError as error:
+        raise UserError(
+            f"--storage {storage} {error}.", "", "write file:///..., with three slashes"
+        ) from error
 
 
 def _is_name(text: str) -> bool:

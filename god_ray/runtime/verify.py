@@ -34,7 +34,8 @@ def verify(folder: RunFolder, against: RunFolder | None = None, say: Say = silen
     saved = store.steps()  # before the ledger is read: a run that goes on publishes first, then saves
     seen = check_steps(folder, record, spec, found, say)
     _ending(record, seen, found)
-    _checkpoints(store, saved, seen, spec.determinism.mode == "relaxed", found)
+    durable = record.get("durable_step") or 0
+    _checkpoints(store, saved, durable, seen, spec.determinism.mode == "relaxed", found)
     if against is not None:
         compare(folder, against, found)
     return found
@@ -56,11 +57,18 @@ def _ending(record: dict[str, Any], seen: Seen, found: Findings) -> None:
 
 
 def _checkpoints(
-    store: CheckpointStore, saved: list[int], seen: Seen, relaxed: bool, found: Findings
+    store: CheckpointStore, saved: list[int], durable: int, seen: Seen, relaxed: bool, found: Findings
 ) -> None:
-    """Every file of every checkpoint, and its digest against the ledger's line of that step."""
-    for step, text in store.verify().items():
+    """Every file of every checkpoint, and its digest against the ledger's line of that step.
+
+    durable: the newest one that the run remembers, 0 for none; only a newer one may take its place.
+    """
+    damaged = store.verify()
+    for step, text in damaged.items():
         found.differ("checkpoints", f"{folder(step)}: {text}")
+    if durable not in damaged and max(saved, default=0) < durable:
+        text = f"{folder(durable)} was saved, and it is gone, without a newer one"
+        found.differ("checkpoints", text, durable)
     compared = 0
     for step in saved:
         name = folder(step)

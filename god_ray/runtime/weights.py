@@ -27,7 +27,7 @@ from god_ray.spec import RunSpec
 from god_ray.spec.warmstart import InitFrom
 from god_ray.storage.store import above, below, is_remote, open_store
 
-_STEP = re.compile(r"step-(\d+)")
+_STEP = re.compile(r"step-([0-9]+)")
 
 
 def initialise(model: nn.Module, spec: RunSpec) -> Taken | None:

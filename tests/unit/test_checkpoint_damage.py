@@ -176,6 +176,22 @@ def test_stray_things_are_not_checkpoints(store: CheckpointStore) -> None:
     assert store.verify() == {}
 
 
+def test_a_folder_of_another_number_counts_for_nothing(store: CheckpointStore) -> None:
+    """A copy under another name, and digits that are no ASCII ones: a path that nobody could open."""
+    root = Path(store.store.uri)
+    newest = store.steps()[-1]
+    shutil.copytree(root / f"step-{newest:08d}", root / "step-00000500")
+    (root / "step-٣٣٣٣٣٣٣٣").mkdir()
+    shutil.copy(root / f"step-{newest:08d}" / "manifest.json", root / "step-٣٣٣٣٣٣٣٣")
+    assert store.steps()[-1] == newest
+    assert store.verify() == {500: f"the folder is named for step 500, its manifest says {newest}"}
+    found = store.newest_intact()
+    assert found is not None
+    assert found.step == newest
+    store.prune(1, set())
+    assert store.steps() == [newest]
+
+
 def test_another_format_is_refused_by_name_and_nothing_behind_it_is_used(store: CheckpointStore) -> None:
     """A newer god_ray wrote it: to resume behind it would fork the run."""
     path = folder(store, 20) / Manifest.NAME

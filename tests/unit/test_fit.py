@@ -126,7 +126,7 @@ def test_a_value_without_a_code_is_named() -> None:
         DataError, match=r"e\.parquet: column k holds 'z', which no row of the training set has"
     ):
         apply_fitted(found, pa.table({"k": ["a", "z", "y"]}), "e.parquet")
-    with pytest.raises(DataError, match="column k is int64, and its categories are string"):
+    with pytest.raises(DataError, match="column k is int64, and its categories are texts"):
         apply_fitted(found, pa.table({"k": [1]}), "e.parquet")
     with pytest.raises(DataError, match="column k holds 1 nulls"):
         apply_fitted(found, pa.table({"k": ["a", None]}), "e.parquet")

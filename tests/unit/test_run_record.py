@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from god_ray import cli
-from god_ray.errors import RunExists, RunFailed, RunNotFound
+from god_ray.errors import RunExists, RunFailed, RunNotFound, UserError
 from god_ray.loop.request import Request
 from god_ray.runtime import control
-from god_ray.runtime.run_folder import RunFolder
+from god_ray.runtime.run_folder import RunFolder, run_names
 from god_ray.runtime.status import UNREADABLE, checkpoints, listing
 
 
@@ -166,3 +166,9 @@ def test_the_folder_is_durable_after_the_rename(run: RunFolder, monkeypatch: pyt
     names = [name for name, _ in synced]
     assert names[-3:] == ["control", ".run.json.tmp", "a"]
     assert [there for _, there in synced[-4:-2]] == [False, True]
+
+
+def test_a_storage_on_another_machine_is_refused() -> None:
+    for look in (lambda: RunFolder.find("r", "file://host/runs"), lambda: run_names("file://host/runs")):
+        with pytest.raises(UserError, match=r"--storage file://host/runs names the machine 'host'"):
+            look()

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from god_ray.errors import UserError
+from god_ray.errors import DataError, UserError
+from god_ray.ingest.listing import list_files
 from god_ray.ingest.sources import copies
-from god_ray.ingest.sources.opening import Conversion, open_source
+from god_ray.ingest.sources.opening import Conversion, open_source, steady
+from god_ray.ingest.sources.opening import stamps as stamps_of
 
 OPEN = """
 import sys
@@ -150,3 +152,38 @@ def test_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         UserError, match=r"the prepared copy of the data below .*runs/\.prepared cannot be had"
     ):
         opened(write(tmp_path / "t.csv", 3), tmp_path / "runs")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"parts": 1, "notes": []}', '{"parts": {}}', "null"])
+def test_a_manifest_that_is_none_is_written_again(tmp_path: Path, text: str) -> None:
+    path, storage = write(tmp_path / "t.csv", 100), tmp_path / "runs"
+    first = opened(path, storage)
+    (manifest,) = (storage / ".prepared").rglob("_copy.json")
+    whole = manifest.read_text()
+    manifest.write_text(text)
+    assert opened(path, storage) == first
+    assert manifest.read_text() == whole
+
+
+@pytest.mark.parametrize("ends", ["well", "in a fault"])
+def test_a_file_that_grows_while_it_is_read_has_no_copy(tmp_path: Path, ends: str) -> None:
+    """Else rows of another state would be found under the key of what the file was before."""
+    path = write(tmp_path / "t.csv", 10)
+    files = list_files([str(path)])
+
+    def tables(changes: bool) -> Iterator[pa.Table]:
+        yield pa.table({"x": [0]})
+        if changes:
+            path.write_text(path.read_text() + "10,5.0\n")
+        if ends == "in a fault":
+            raise ValueError("a value that was not there at first")
+
+    with pytest.raises(DataError, match=r"t\.csv has changed while it was read"):
+        copies.make(copies.open_copies(str(tmp_path)), "k", steady(tables(True), files, stamps_of(files)), [])
+    assert copies.find(copies.open_copies(str(tmp_path)), "k") is None
+    calm = steady(tables(False), files, stamps_of(files))
+    if ends == "well":
+        assert [table.num_rows for table in calm] == [1]
+    else:
+        with pytest.raises(ValueError, match="not there at first"):
+            list(calm)

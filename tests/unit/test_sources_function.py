@@ -21,7 +21,7 @@ def rows_from(folder: Path, body: str, name: str = "rows") -> pa.Table:
     """What a function with this body returns, after it went through its copy."""
     (folder / "data.py").write_text(
         "import numpy as np, pandas as pd, pyarrow as pa, torch\n"
-        "from torch.utils.data import Dataset, IterableDataset, TensorDataset\n"
+        "from torch.utils.data import Dataset, IterableDataset, TensorDataset; from datetime import *\n"
         f"def {name}():\n" + "".join(f"    {line}\n" for line in body.splitlines())
     )
     place = Conversion(str(folder / "runs"))
@@ -35,6 +35,10 @@ def test_an_arrow_table_and_its_dictionaries(tmp_path: Path) -> None:
     )
     assert table.to_pydict() == {"k": ["b", "a"], "n": [1, None]}
     assert table.schema.types == [pa.string(), pa.int64()]
+
+
+def test_a_record_batch(tmp_path: Path) -> None:
+    assert rows_from(tmp_path, "return pa.record_batch({'x': [1, 2]})").to_pydict() == {"x": [1, 2]}
 
 
 def test_a_pandas_frame(tmp_path: Path) -> None:
@@ -92,6 +96,13 @@ def test_the_items_of_a_dataset(tmp_path: Path, item: str, last: dict[str, Any])
         ("torch.zeros(2 if i < 7 else 3)", r"item 7 has a value of float32 \[3\]; the first is .*\[2\]"),
         ("1 if i < 4200 else 1.5", "item 4200 has a value of float; the first is int64"),
         ("object()", "value of the first items is object, which cannot be kept"),
+        ("date(2024, 1, 1) if i < 9 else datetime(2024, 1, 2, 5)", "item 9 has a value of datetime"),
+        ("datetime(2024, 1, 2, tzinfo=UTC if i < 9 else None)", "item 9 has a value of datetime"),
+        ("2**70", "value of the first items is int, which cannot be kept"),
+        ("2**70 if i > 4500 else 1", "item 4501 has a value of int; the first is int64"),
+        ("torch.zeros(2, dtype=torch.bfloat16)", r"value of the first items is torch.bfloat16 \[2\], which"),
+        ("np.zeros(2, dtype=complex)", r"value of the first items is complex128 \[2\], which cannot be kept"),
+        ("np.zeros(0)", r"value of the first items is float64 \[0\], which cannot be kept"),
     ],
 )
 def test_items_that_differ_are_refused(tmp_path: Path, item: str, said: str) -> None:

@@ -61,7 +61,7 @@ def test_a_run_that_goes_on_holds_as_far_as_it_came(small_run: RunFolder) -> Non
     (small_run.ledger / "live.jsonl").write_text("".join(records[:10]) + records[10][:40])
     for path in small_run.checkpoints.iterdir():
         path.rename(path.with_name(f"{path.name}.1.tmp"))
-    small_run.update(state="RUNNING")
+    small_run.update(state="RUNNING", durable_step=None)
     found = verify(small_run)
     assert said(found) == []
     assert "10 steps published, each once, without gaps" in found.held
@@ -72,7 +72,7 @@ def test_a_run_that_goes_on_holds_as_far_as_it_came(small_run: RunFolder) -> Non
 def test_a_run_without_steps_has_nothing_to_hold(small_run: RunFolder) -> None:
     shutil.rmtree(small_run.ledger)
     shutil.rmtree(small_run.checkpoints)
-    small_run.update(state="STARTING")
+    small_run.update(state="STARTING", durable_step=None)
     found = verify(small_run)
     assert found.ok
     assert found.held == []
@@ -185,6 +185,16 @@ def test_a_damage_is_named(
     found = verify(small_run)
     assert not found.ok
     assert any(line.startswith(f"{check}: ") and text in line for line in said(found)), said(found)
+
+
+@pytest.mark.parametrize("gone", ["checkpoints/step-*", "checkpoints"])
+def test_a_saved_checkpoint_that_is_gone_is_named(gone: str, small_run: RunFolder) -> None:
+    """Older ones that are still there do not make up for it."""
+    for path in sorted(small_run.path.glob(gone))[-1:]:
+        shutil.rmtree(path)
+    assert said(verify(small_run)) == [
+        "checkpoints: step-00000021 was saved, and it is gone, without a newer one"
+    ]
 
 
 def test_swapped_rows_are_right_in_sum(small_run: RunFolder) -> None:

@@ -148,10 +148,7 @@ def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     try:
         return pq.ParquetWriter(path, schema, write_page_checksum=True)
     except pa.ArrowNotImplementedError:
-        rule, fix = (
-            "Parquet has no such type, and what is not Parquet becomes Parquet",
-            "make it another type",
-        )
+        rule, fix = "Parquet, in which a copy is kept, has no such type", "make it another type"
         raise refuse([Fault("", f.name, str(f.type), rule, fix) for f in schema if not _is_kept(f)]) from None
 
 

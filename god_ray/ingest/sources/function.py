@@ -49,6 +49,8 @@ def _tables(returned: Any, subject: str, ticker: Ticker) -> Iterator[pa.Table]:
     homes = _homes(returned)
     if isinstance(returned, pa.Table):
         return iter([plain(returned)])
+    if isinstance(returned, pa.RecordBatch):
+        return iter([plain(pa.Table.from_batches([returned]))])
     if "pandas.DataFrame" in homes:
         return iter([_of_pandas(returned, subject)])
     if "datasets.Dataset" in homes:

@@ -7,6 +7,7 @@ An item of another shape, type or set of names than the first shows as a DataErr
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -60,25 +61,31 @@ def _fields(item: Any) -> dict[str, Any]:
 
 def _value(value: Any) -> Any:
     if hasattr(value, "detach"):  # a tensor
-        value = value.detach().cpu().numpy()
+        try:
+            value = value.detach().cpu().numpy()
+        except TypeError:  # bfloat16 and the like, which numpy does not have: refused as what they are
+            return value
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
 def _type(values: list[Any], name: str, subject: str) -> pa.DataType:
     """Of the first rows: an array's shape and element are part of it."""
-    first = next((value for value in values if value is not None), None)
-    if isinstance(first, np.ndarray):
-        kind = pa.from_numpy_dtype(first.dtype)
-        for width in reversed(first.shape):
-            kind = pa.list_(kind, width)
-        return kind
-    if isinstance(first, np.generic):
-        return pa.from_numpy_dtype(first.dtype)
+    first: Any = next((value for value in values if value is not None), None)
     try:
+        if isinstance(first, np.ndarray):
+            if 0 in first.shape:
+                raise ValueError("It has no elements")
+            kind = pa.from_numpy_dtype(first.dtype)
+            for width in reversed(first.shape):
+                kind = pa.list_(kind, width)
+            return kind
+        if isinstance(first, np.generic):
+            return pa.from_numpy_dtype(first.dtype)
         return pa.array(values).type
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        shown = f"{first.dtype} {list(first.shape)}" if hasattr(first, "dtype") else type(first).__name__
         raise DataError(
-            f"{subject}: {name} of the first items is {type(first).__name__}, which cannot be kept.",
+            f"{subject}: {name} of the first items is {shown}, which cannot be kept.",
             f"{error}.",
             "return numbers, texts, arrays or tensors (an image: numpy.asarray(image))",
         ) from error
@@ -107,13 +114,20 @@ def _is_like(value: Any, kind: pa.DataType) -> bool:
         return bool(pa.from_numpy_dtype(value.dtype) == kind)
     if isinstance(value, np.generic):
         return bool(pa.from_numpy_dtype(value.dtype) == kind)
-    if isinstance(value, bool | int | float | str | bytes):
-        return bool(pa.scalar(value).type == kind)
+    if isinstance(value, bool | int | float | str | bytes | datetime.date):  # a datetime is a date, too
+        return bool(_scalar_type(value) == kind)
     try:
         pa.array([value], kind)  # None, lists
     except (pa.ArrowException, TypeError, ValueError):
         return False
     return True
+
+
+def _scalar_type(value: Any) -> pa.DataType | None:
+    try:
+        return pa.scalar(value).type
+    except (pa.ArrowException, OverflowError):
+        return None
 
 
 def _fixed(stacked: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:

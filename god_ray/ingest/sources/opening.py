@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from god_ray.errors import DataError
+from god_ray.errors import DataError, GodRayError
 from god_ray.ingest.fault import Fault, refuse
 from god_ray.ingest.listing import Found, list_files
 from god_ray.ingest.parquet import ParquetSource
@@ -104,7 +104,7 @@ def _of_files(
     nulls = list(conversion.nulls) if kind in ("csv", "tsv") else []
     made_from = {
         "kind": kind,
-        "files": [[file.name, *stamp(file.path)] for file in files],
+        "files": (before := stamps(files)),
         "types": {name: str(given) for name, given in types.items()},
         "nulls": nulls,
     }
@@ -121,7 +121,32 @@ def _of_files(
         tables = JsonLines(files, types, like is None, conversion.say).tables()
     else:
         tables = Delimited(files, kind, types, like is None, nulls, conversion.say, notes).tables()
-    return copies.make(store, key, tables, notes, made_from=_named(files))
+    return copies.make(store, key, steady(tables, files, before), notes, made_from=_named(files))
+
+
+def stamps(files: Sequence[Found]) -> list[list[object]]:
+    return [[file.name, *stamp(file.path)] for file in files]
+
+
+def steady(
+    tables: Iterator[pa.Table], files: Sequence[Found], before: list[list[object]]
+) -> Iterator[pa.Table]:
+    """The tables. Raises DataError if the files are not what they were `before` these were read."""
+    failed: Exception | None = None
+    try:
+        yield from tables
+    except (GodRayError, ValueError, OSError) as error:  # ValueError: values that the first look did not meet
+        failed = error
+    for file, then, now in zip(files, before, stamps(files), strict=True):
+        if then != now:
+            raise DataError(
+                f"{file.path} has changed while it was read",
+                "A run trains on one state of its data.",
+                "start again once it is written",
+                file=file.path,
+            ) from failed
+    if failed is not None:
+        raise failed
 
 
 def _known(schema: pa.Schema, kind: str) -> dict[str, pa.DataType]:
