@@ -14,7 +14,6 @@ from typing import TypeVar
 import torch
 
 from god_ray.errors import GodRayError, RecipeError
-from god_ray.ingest.sources.progress import Say, silent
 from god_ray.loop.evaluate import Evaluation
 from god_ray.loop.leaf import LeafResult, LeafRunner
 from god_ray.recipe import load_recipe
@@ -26,6 +25,7 @@ from god_ray.runtime.room import expected_bytes, room
 from god_ray.runtime.sample import sample
 from god_ray.runtime.taken import Taken
 from god_ray.runtime.weights import initialise
+from god_ray.saying import Say, silent
 from god_ray.sync.group import Solo
 
 T = TypeVar("T")

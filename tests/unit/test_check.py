@@ -233,7 +233,7 @@ def test_a_loss_that_breaks_its_contract(returned: str, rule: str, tmp_path: Pat
     [
         ("calls = []", "len(calls.append(0) or calls)"),
         ("own = torch.Generator()", "torch.rand((), generator=own)"),
-        ("import time", "time.perf_counter_ns() % 1_000_003"),
+        ("import os", "int.from_bytes(os.urandom(4))"),
     ],
 )
 def test_what_a_recipe_draws_or_remembers_for_itself_is_found(before: str, term: str, tmp_path: Path) -> None:
