@@ -354,3 +354,20 @@ def test_gpus_that_nobody_uses(small_spec: Path, monkeypatch: pytest.MonkeyPatch
     _look_around(load(small_spec).spec, checked)
     assert checked.facts["gpus"] == 2
     assert "2 GPUs here stay unused; set workers.gpus: 1 to train on them" in checked.warnings
+
+
+@pytest.mark.parametrize("collate", [False, True])
+def test_a_preprocess_that_changes_a_type_between_blocks_is_a_fault(tmp_path: Path, collate: bool) -> None:
+    """Lanes that read across blocks: neither a wider type in silence, nor a traceback."""
+    takes = ", collate=lambda table: {k: torch.tensor(table[k].to_pylist()) for k in 'xy'})"
+    spec = project(
+        tmp_path,
+        RECIPE.replace("metrics=metrics)", "metrics=metrics" + takes if collate else "metrics=metrics)"),
+    )
+    (tmp_path / "prepare.py").write_text(
+        "import pyarrow as pa\n\n\ndef prepare(table):\n"
+        "    kind = pa.int64() if len(table) % 16 else pa.int32()\n"
+        "    return table.set_column(1, 'y', table['y'].cast(kind))\n"
+    )
+    found = check(spec, ["data.preprocess=prepare.py:prepare", "batch_size=40", "lanes=2"]).faults
+    assert [fault.what for fault in found] == ["data.preprocess returns different columns for different rows"]
