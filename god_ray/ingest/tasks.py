@@ -79,7 +79,7 @@ def apply(preprocess: Preprocess, table: pa.Table, where: str = "the data") -> p
         if preprocess.before is not None:
             table = apply(preprocess.before, table, where)
         return apply_fitted(preprocess.fitted, table, where)
-    hidden = [name for name in HIDDEN if name in table.column_names]
+    hidden = _hidden(table)
     visible = table.drop_columns(hidden)
     name = function_name(preprocess)
     file = source_file(preprocess)
@@ -92,6 +92,32 @@ def apply(preprocess: Preprocess, table: pa.Table, where: str = "the data") -> p
     for column in hidden:
         result = result.append_column(column, table.column(column))
     return result
+
+
+def require_order(preprocess: Preprocess | None, table: pa.Table) -> None:
+    """Raises RecipeError for a function that brings the rows of `table` into another order.
+
+    Half by half it could not: the same rows in another order than from the whole give it away. One that looks
+    at other rows has other values, and passes.
+    """
+    function = preprocess.before if isinstance(preprocess, Fitting) else preprocess
+    if function is None or table.num_rows < 2:
+        return
+    middle = table.num_rows // 2
+    whole = apply(function, table)
+    halves = join([apply(function, table.slice(0, middle)), apply(function, table.slice(middle))])
+    rows, other = ([repr(row) for row in t.drop_columns(_hidden(t)).to_pylist()] for t in (whole, halves))
+    if rows != other and sorted(rows) == sorted(other):
+        name, file = function_name(function), source_file(function)
+        raise RecipeError(
+            f"{file.where(function)}: {name}(table) returns the rows in another order",
+            "The order of rows is the data set's; the training order is drawn from the seed.",
+            "return one row per row given, in the same order",
+        )
+
+
+def _hidden(table: pa.Table) -> list[str]:
+    return [name for name in HIDDEN if name in table.column_names]
 
 
 def join(tables: Sequence[pa.Table]) -> pa.Table:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 
 from god_ray.errors import GodRayError, RecipeError
+from god_ray.ingest.tasks import require_order
 from god_ray.loop.evaluate import Evaluation
 from god_ray.loop.leaf import LeafResult, LeafRunner
 from god_ray.recipe import load_recipe
@@ -29,6 +30,8 @@ from god_ray.saying import Say, silent
 from god_ray.sync.group import Solo
 
 T = TypeVar("T")
+ORDER_ROWS = 64
+"""So many first rows show whether a preprocess keeps their order."""
 _KERNEL = "does not have a deterministic implementation"
 
 
@@ -80,6 +83,7 @@ class Attempt:
         self.runner = LeafRunner(recipe, self.local.model, spec.seed, self.device, self.mixed)
         train = self.assignment.train
         require_tensors(self.assignment, recipe)
+        require_order(self.preprocess, train.read(0, 0, min(ORDER_ROWS, int(train.manifest.rows[0]))))
         self.plan, self.feed = sample(train, spec.batch_size, spec.lanes, self.preprocess, recipe.collate)
 
     def leaf(self, lane: int) -> LeafResult:

@@ -371,3 +371,17 @@ def test_a_preprocess_that_changes_a_type_between_blocks_is_a_fault(tmp_path: Pa
     )
     found = check(spec, ["data.preprocess=prepare.py:prepare", "batch_size=40", "lanes=2"]).faults
     assert [fault.what for fault in found] == ["data.preprocess returns different columns for different rows"]
+
+
+def test_a_preprocess_that_changes_the_order_of_rows_is_a_fault(tmp_path: Path) -> None:
+    """One that looks at other rows is not: its values differ, its rows stay where they are."""
+    spec = project(tmp_path)
+    head = "import pyarrow.compute as pc\n\n\ndef prepare(table):\n"
+    for body in ("    return table.sort_by('y')\n", "    return table.take(list(range(len(table)))[::-1])\n"):
+        (tmp_path / "prepare.py").write_text(head + body)
+        found = check(spec, ["data.preprocess=prepare.py:prepare"]).faults
+        assert len(found) == 1
+        assert found[0].what.endswith("prepare.py:4: prepare(table) returns the rows in another order")
+    centred = "pc.subtract(table['y'], pc.min(table['y']))"
+    (tmp_path / "prepare.py").write_text(head + f"    return table.set_column(1, 'y', {centred})\n")
+    assert texts(check(spec, ["data.preprocess=prepare.py:prepare"])) == []
