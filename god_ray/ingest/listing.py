@@ -69,12 +69,12 @@ def list_files(paths: list[str]) -> list[Found]:
                     file=file.path,
                 )
             found[same] = file
-    if not found:
+    if sides and not found:
         raise DataError(
             f"{', '.join(sides)}: only a side file",
             f"What writers leave beside the data is never read: {_SIDE_RULE}.",
             "point at the data, or give the file another name",
-            file=sides[0] if sides else "",
+            file=sides[0],
         )
     return list(found.values())
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 from checkpoint_cases import make, train
 
-from god_ray.checkpoint.share import WHOLE, Share
-from god_ray.checkpoint.state import Snapshot, capture, digest, restore
+from god_ray.checkpoint.share import Share
+from god_ray.checkpoint.state import Snapshot, capture, digest, restore, view
 from god_ray.checkpoint.store import CheckpointStore
 from god_ray.errors import Bug, CheckpointError
 from god_ray.storage.local import LocalStore
@@ -208,7 +208,7 @@ def test_memory_is_used_again_and_only_where_it_fits() -> None:
     old = capture(state)
     old.model["scale"], places = torch.zeros(2), {name: t.data_ptr() for name, t in old.model.items()}
     train(state, 1)
-    new = capture(state, WHOLE, old)
+    new = view(state).copy(into=old)
     assert new.digest() == digest(state.model, state.optimizer)
     assert {n for n, t in new.model.items() if t.numel() and t.data_ptr() != places[n]} == {"scale"}
 
