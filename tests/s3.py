@@ -8,14 +8,33 @@ same within the URI, for processes whose environment is not ours. The fixtures a
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
 
 _names = count()
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
 NOT_OURS = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3")
 """Variables that would lead away from the endpoint, where the tests run."""
+
+
+def key_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """From here on the access key comes from a file, which each call rewrites; it returns the key."""
+    file = folder / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    for name in KEYS:
+        monkeypatch.delenv(name)
+
+    def write(key: str) -> str:
+        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = testing\n")
+        return key
+
+    return write
 
 
 @dataclass

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from god_ray.fileuri import without_secrets
+from god_ray.storage import store
 from god_ray.storage.filesystem import Opened, open_filesystem
 from god_ray.storage.retrying import Retrying
 from god_ray.storage.store import is_remote
@@ -60,8 +61,7 @@ def walk(uri: str) -> dict[str, int]:
 
 def below(uri: str, name: str) -> str:
     """The URI of a file that `walk` named."""
-    place, mark, options = uri.partition("?")
-    return f"{place.rstrip('/')}/{quote(name)}{mark}{options}"
+    return store.below(uri, quote(name))
 
 
 def tried(path: str, once: Callable[[], T]) -> T:

@@ -59,3 +59,14 @@ def god_ray_here(
         return code, shown.out, shown.err
 
     return call
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """`machine("b")`: from here on this process has the disk of machine b."""
+
+    def change(name: str) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+
+    change("a")
+    return change

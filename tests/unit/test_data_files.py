@@ -17,7 +17,7 @@ import pytest
 from data_kinds import files, put, refused, tensors
 from flaky_s3 import Fault, Flaky, answer, matching, only_key, reset, stall
 from pyarrow import fs
-from s3 import Endpoint
+from s3 import Endpoint, key_file
 from small_runs import RECIPE, project
 
 from god_ray import saying
@@ -364,14 +364,8 @@ def test_a_bucket_whose_credentials_are_replaced(
     flaky: Flaky, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it is listed, and while it is read."""
-    place, file = four_files(tmp_path, s3), tmp_path / "credentials"
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-
-    def write(key: str) -> str:
-        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = testing\n")
-        return key
+    place = four_files(tmp_path, s3)
+    write = key_file(tmp_path, monkeypatch)
 
     def valid() -> str:
         """Another one after two requests."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from flaky_s3 import Flaky, answer, matching, only_key
-from s3 import Endpoint
+from s3 import Endpoint, key_file
 
 from god_ray.errors import DataError
 from god_ray.ingest.parquet import ParquetSource
@@ -57,19 +57,11 @@ def test_a_store_that_does_not_answer_is_no_damage_to_a_file(
 def test_credentials_that_expire_while_rows_are_read_are_read_anew(
     in_bucket: str, flaky: Flaky, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rewrite(key: str) -> None:
-        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n")
-        valid.append(key)
-
-    valid: list[str] = []
-    file = tmp_path / "credentials"
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    rewrite("FIRST")
+    rewrite = key_file(tmp_path, monkeypatch)
+    valid = [rewrite("FIRST")]
     flaky.plan = only_key(lambda: valid[-1], answer(400, "ExpiredToken"))
     source = ParquetSource.open([in_bucket])
     assert source.read(0, 0, 5)["x"].to_pylist() == [0, 1, 2, 3, 4]
-    rewrite("SECOND")
+    valid.append(rewrite("SECOND"))
     assert source.read(0, 5, 10)["x"].to_pylist() == [5, 6, 7, 8, 9]
     assert flaky.seen[-1].access_key == "SECOND"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from flaky_s3 import Flaky, answer, calm, every, matching, only_key, reset, stall
-from s3 import Endpoint
+from s3 import Endpoint, key_file
 from small_runs import STEPS, project, trained
 
 from god_ray import api
@@ -63,13 +63,7 @@ def test_credentials_that_are_replaced(
     flaky: Flaky, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After some requests only another key is valid, which lies in the rewritten file."""
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    file = tmp_path / "credentials"
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-
-    def write(key: str) -> None:
-        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = testing\n")
+    write = key_file(tmp_path, monkeypatch)
 
     def valid() -> str:
         if len(flaky.seen) == 60:

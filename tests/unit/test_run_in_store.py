@@ -20,17 +20,6 @@ from god_ray.runtime.status import listing
 from god_ray.storage.store import open_store, write_bytes
 
 
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
-    """`machine("b")`: from here on this process has the disk of machine b."""
-
-    def change(name: str) -> None:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
-
-    change("a")
-    return change
-
-
 def made(storage: str, name: str = "demo") -> RunFolder:
     return RunFolder.create(storage, name, "epochs: 1\n", {"state": "QUEUED", "reason": "created", "id": "1"})
 

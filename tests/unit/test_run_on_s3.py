@@ -42,17 +42,6 @@ def loss(model, batch):
 LANES = 4
 
 
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
-    """`machine("b")`: from here on this process has the disk of machine b."""
-
-    def change(name: str) -> None:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
-
-    change("a")
-    return change
-
-
 @pytest.fixture(scope="module")
 def on_disk(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """The undisturbed run."""

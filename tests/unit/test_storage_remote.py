@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from flaky_s3 import Fault, Flaky, answer, calm, every, matching, only_key, reset, stall, trickle
-from s3 import Endpoint
+from s3 import Endpoint, key_file
 
 from god_ray.fileuri import without_secrets
 from god_ray.storage import retrying
@@ -156,26 +156,18 @@ def test_an_answer_that_never_ends_is_left_behind(s3: str, flaky: Flaky) -> None
 def test_credentials_that_were_rewritten_are_read_anew(
     flaky: Flaky, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, code: str
 ) -> None:
-    def rewrite(key: str) -> None:
-        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n")
-        valid.append(key)
-
-    valid: list[str] = []
-    file = tmp_path / "credentials"
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    rewrite("FIRST")
+    rewrite = key_file(tmp_path, monkeypatch)
+    valid = [rewrite("FIRST")]
     flaky.plan = only_key(lambda: valid[-1], answer(status, code))
     store = RemoteStore(f"{s3}/runs", QUICK)
     write_bytes(store, "x", b"one")
-    rewrite("SECOND")
+    valid.append(rewrite("SECOND"))
     assert store.read("x") == b"one"
-    rewrite("THIRD")
+    valid.append(rewrite("THIRD"))
     assert store.list() == {"x": 3}
-    rewrite("FOURTH")
+    valid.append(rewrite("FOURTH"))
     write_bytes(store, "x", b"two")
-    rewrite("FIFTH")
+    valid.append(rewrite("FIFTH"))
     store.remove("x")
     assert store.num_retries == 4
     assert flaky.seen[-1].access_key == "FIFTH"
